@@ -1,0 +1,84 @@
+"""The 288-bit flit: 32-bit header above a 256-bit payload (spec: flit geometry, types, txn, last, rsvd)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from .fields import EncodingError, Layout, field
+
+FLIT_WIDTH = 288
+PAYLOAD_WIDTH = 256
+POS_WIDTH = 4
+PAYLOAD_MASK = (1 << PAYLOAD_WIDTH) - 1
+
+
+class FlitType(IntEnum):
+    MEM_RD_REQ = 0x0
+    MEM_WR_REQ = 0x1
+    MEM_RD_RESP = 0x2
+    MEM_WR_ACK = 0x3
+    MEM_WR_DATA = 0x4
+    CU_INST = 0x5
+    CU_SIGNAL = 0x6
+    CU_CTRL = 0x7
+    CU_DATA = 0x8
+    ERROR = 0xF
+
+
+HEADER = Layout(
+    "flit",
+    FLIT_WIDTH,
+    [
+        field("dst_x", 287, 284, "destination column"),
+        field("dst_y", 283, 280, "destination row"),
+        field("src_x", 279, 276, "true sender's column"),
+        field("src_y", 275, 272, "true sender's row"),
+        field("type", 271, 268, "flit type"),
+        field("txn", 267, 260, "transaction tag; its meaning depends on the type"),
+        field("last", 259, 259, "last flit of a burst, an entry or a program"),
+        field("rsvd", 258, 256, "[2] remote mesh, [1:0] mesh id; word index in an entry on MEM_RD_RESP"),
+        field("payload", 255, 0, "defined by the type"),
+    ],
+    "header and payload of one flit",
+)
+
+
+def node(x: int, y: int) -> int:
+    """A coordinate packed as the byte {y[3:0], x[3:0]} that headers, peers and mirrors use."""
+    if not (0 <= x < 16 and 0 <= y < 16):
+        raise EncodingError(f"coordinate ({x},{y}) does not fit {POS_WIDTH} bits per axis")
+    return (y << 4) | x
+
+
+def xy(packed: int) -> tuple[int, int]:
+    """(x, y) of a packed node byte."""
+    return packed & 15, packed >> 4
+
+
+class Flit(NamedTuple):
+    """One flit as the models carry it: `dst` and `src` are packed node bytes, `payload` a 256-bit integer."""
+
+    dst: int
+    src: int
+    type: int
+    txn: int
+    last: int
+    rsvd: int
+    payload: int
+
+    def to_int(self) -> int:
+        """The 288-bit word."""
+        return HEADER.encode(
+            dst_x=self.dst & 15, dst_y=self.dst >> 4, src_x=self.src & 15, src_y=self.src >> 4,
+            type=self.type, txn=self.txn, last=self.last, rsvd=self.rsvd, payload=self.payload,
+        )  # fmt: skip
+
+    @classmethod
+    def from_int(cls, word: int) -> Flit:
+        """The flit that a 288-bit word spells; total over 288-bit words."""
+        f = HEADER.decode(word)
+        return cls(
+            f["dst_y"] << 4 | f["dst_x"], f["src_y"] << 4 | f["src_x"],
+            f["type"], f["txn"], f["last"], f["rsvd"], f["payload"],
+        )  # fmt: skip

@@ -1,0 +1,190 @@
+"""The endpoint base every unit shares: demultiplexing, one instruction in flight, completions, CU_CTRL.
+
+Timing is `docs/microarchitecture.md`, section "Endpoint base". A unit subclasses `Endpoint` and
+implements `unit_step`; the base decides who owns the output register in a cycle, in the order
+completion signal, CU_CTRL reply, unit.
+"""
+
+from __future__ import annotations
+
+from kohakutpu.isa.flit import Flit, FlitType, xy
+from kohakutpu.isa.signals import CU_CAPS, CU_CTRL_REPLY, CU_CTRL_REQUEST, CU_SIGNAL, CU_STATUS, ControlIndex, SignalCode
+from kohakutpu.noc.engine import NEVER, Component, Engine, Fifo, Link
+
+COMPLETION_DEPTH = 16
+WORD32 = (1 << 32) - 1
+
+
+class Endpoint(Component):
+    """A compute unit's port: `in_link`'s sink, `out` its output register.
+
+    `node` is the packed {y,x} coordinate; `unit_type` and `version` identify the unit in CU_CAPS;
+    `buffers`, `inst_depth` and `recv_depth` are what the unit really has.
+    """
+
+    def __init__(self, engine: Engine, name: str, *, node: int, unit_type: int, version: int,
+                 buffers: int, inst_depth: int, recv_depth: int):  # fmt: skip
+        super().__init__(engine, name)
+        self.node = node
+        self.unit_type = unit_type
+        self.version = version
+        self.buffers = buffers
+        self.inst = Fifo(inst_depth)
+        self.recv = Fifo(recv_depth)
+        self.completions = Fifo(COMPLETION_DEPTH)
+        self.out = Link(engine, f"{name}.out", self)
+        self.in_link: Link | None = None  # set by whoever connects the endpoint
+        self.reply: Flit | None = None
+        self.reply_since = NEVER
+        self.in_flight: Flit | None = None
+        self.retired = 0
+        self._busy_since: int | None = None
+        self._busy_cycles = 0
+        self.last_signal: tuple[int, int, int] | None = None  # (cycle, code, arg)
+
+    # ---- inbound -----------------------------------------------------------------------------------
+
+    def accept(self, flit: Flit, now: int) -> bool:
+        """Phase A: take the offered flit unless either FIFO is full."""
+        inst, recv = self.inst, self.recv
+        if len(inst.items) >= inst.depth or len(recv.items) >= recv.depth:
+            return False
+        kind = flit.type
+        if kind == FlitType.CU_INST:
+            if self._busy_since is None:
+                self._busy_since = now + 1
+            inst.push(flit, now)
+        elif kind == FlitType.CU_CTRL:
+            if self.reply is None:
+                self.reply = self._control_reply(flit, now)
+                self.reply_since = now
+        else:
+            recv.push(flit, now)
+        self.engine.schedule(self, now + 1)
+        return True
+
+    def _control_reply(self, flit: Flit, now: int) -> Flit:
+        index = CU_CTRL_REQUEST.get(flit.payload, "index")
+        payload = CU_CTRL_REPLY.encode(index=index, value=self.control_value(index, now))
+        return Flit(flit.src, self.node, FlitType.CU_CTRL, flit.txn, 1, 0, payload)
+
+    def control_value(self, index: int, now: int) -> int:
+        """The 64-bit value behind a CU_CTRL index at the start of cycle `now`."""
+        if index == ControlIndex.CAPS:
+            return CU_CAPS.encode(
+                type=self.unit_type, version=self.version, buffers=self.buffers, inst_depth=self.inst.depth
+            )
+        if index == ControlIndex.STATUS:
+            return CU_STATUS.encode(busy=int(self.busy), inst_space=self.inst.depth - len(self.inst.items))
+        if index == ControlIndex.COUNTERS:
+            return (self.retired & WORD32) << 32 | (self.busy_cycles(now) & WORD32)
+        if index == ControlIndex.DEBUG:
+            return self.debug_counter(now)
+        return 0
+
+    def debug_counter(self, now: int) -> int:
+        """The unit's own 64-bit counter word (CU_CTRL index 3)."""
+        return 0
+
+    @property
+    def busy(self) -> bool:
+        """An instruction is queued or in flight, or a completion has not left."""
+        return self.in_flight is not None or bool(self.inst.items) or bool(self.completions.items)
+
+    def busy_cycles(self, now: int) -> int:
+        """Cycles before `now` in which the endpoint was busy."""
+        open_span = 0 if self._busy_since is None else max(0, now - self._busy_since)
+        return self._busy_cycles + open_span
+
+    # ---- what a unit uses inside unit_step -----------------------------------------------------------
+
+    def instruction(self, now: int) -> Flit | None:
+        """The next instruction, when the unit may take it this cycle."""
+        if self.in_flight is not None or self.completions.full(now):
+            return None
+        return self.inst.head(now)
+
+    def take_instruction(self, now: int) -> Flit:
+        """Accept the instruction; it is in flight from the next cycle."""
+        self.in_flight = flit = self.inst.pop(now)
+        self.in_link.retry()
+        return flit
+
+    def receive(self, now: int) -> Flit | None:
+        """The head of the receive FIFO."""
+        return self.recv.head(now)
+
+    def pop_receive(self, now: int) -> Flit:
+        flit = self.recv.pop(now)
+        self.in_link.retry()
+        return flit
+
+    def complete(self, now: int, result: int, *, fault: bool = False) -> None:
+        """Retire the instruction in flight; never in the cycle that accepted it."""
+        flit = self.in_flight
+        assert flit is not None, f"{self.name}: completion with no instruction in flight"
+        self.in_flight = None
+        self.retired += 1
+        if fault:
+            code, arg = SignalCode.FAULT, result
+        elif flit.last:
+            code, arg = SignalCode.BATCH_COMPLETE, flit.txn
+        else:
+            code, arg = SignalCode.INST_COMPLETE, result
+        payload = CU_SIGNAL.encode(code=code, arg=arg & WORD32)
+        self.completions.push(Flit(flit.src, self.node, FlitType.CU_SIGNAL, flit.txn, 1, 0, payload), now)
+        self.last_signal = (now, int(code), arg)
+
+    @property
+    def may_send(self) -> bool:
+        """The output register is the unit's to load this cycle."""
+        return self._may_send
+
+    def send(self, flit: Flit) -> None:
+        self._may_send = False
+        self.out.send(flit)
+
+    # ---- the clock ---------------------------------------------------------------------------------
+
+    def step(self, now: int) -> int:
+        out = self.out
+        following = NEVER
+        self._may_send = False
+        if out.flit is None:
+            if self.completions.head(now) is not None:
+                out.send(self.completions.pop(now))
+            elif self.reply is not None and self.reply_since < now:
+                out.send(self.reply)
+                self.reply = None
+            else:
+                self._may_send = True
+        unit = self.unit_step(now)
+        if self._busy_since is not None and not self.busy:
+            self._busy_cycles += now + 1 - self._busy_since
+            self._busy_since = None
+        if self.completions.items or self.reply is not None:
+            if out.flit is None:
+                following = now + 1
+            else:
+                out.wanted = True
+        return unit if unit < following else following
+
+    def unit_step(self, now: int) -> int:
+        """The unit's work in cycle `now`; returns the next cycle it must run in unless woken."""
+        raise NotImplementedError
+
+    def describe(self) -> list[str]:
+        lines = []
+        if self.busy or self.recv.items or self.out.flit is not None:
+            x, y = xy(self.node)
+            flight = "none" if self.in_flight is None else f"txn {self.in_flight.txn:#04x} payload {self.in_flight.payload:064x}"
+            lines.append(
+                f"{self.name} ({x},{y}): instruction in flight {flight}; {len(self.inst)} queued, "
+                f"{len(self.recv)} received flits waiting, {len(self.completions)} completions unsent"
+            )
+            if self.last_signal is not None:
+                cycle, code, arg = self.last_signal
+                lines.append(f"  last signal raised: {SignalCode(code).name} arg {arg:#x} at cycle {cycle}")
+            if self.out.flit is not None:
+                lines.append(f"  output register holds a {FlitType(self.out.flit.type).name} for {xy(self.out.flit.dst)}")
+        return lines

@@ -1,0 +1,231 @@
+"""The clock of the cycle models: components, links, FIFOs, and the loop that skips idle time.
+
+One cycle has two phases, so that the order in which blocks are visited can never show:
+
+A. Every link with a valid flit offers it. The sink decides from its state at the start of the cycle
+   (`accept`); what it takes becomes visible to it in the next cycle.
+B. Every block with work steps once. It reads its own state, its FIFOs (entries of earlier cycles only)
+   and its output registers, which are free if they were empty or were taken in phase A.
+
+A register written in cycle t is therefore seen in cycle t + 1, as in clocked logic.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+
+from kohakutpu.isa.flit import Flit
+
+NEVER = 1 << 62
+
+
+class Component:
+    """A clocked block.
+
+    `step(now)` does the work of cycle `now` and returns the next cycle at which the block can change if
+    nothing reaches it before (`NEVER` when it only waits). Stepping a block that has no work must change
+    nothing: with skipping off every block is stepped in every cycle.
+    """
+
+    def __init__(self, engine: Engine, name: str):
+        self.engine = engine
+        self.name = name
+        self.due = NEVER
+        engine.components.append(self)
+
+    def wake(self, cycle: int) -> None:
+        """Step this block at `cycle` at the latest. In phase B only later cycles may be named."""
+        self.engine.schedule(self, cycle)
+
+    def step(self, now: int) -> int:
+        raise NotImplementedError
+
+    def describe(self) -> list[str]:
+        """The block's state for a hang report, a line each; empty when it is idle."""
+        return []
+
+
+class Link:
+    """A sender's output register and the wires to its sink: hold until taken, one flit a cycle.
+
+    `flit` is the register (None when not valid). A sender that finds it occupied sets `wanted` and is
+    stepped again in the cycle in which the flit leaves. A sink that refused calls `retry` in the cycle in
+    which it can accept again at the next.
+    """
+
+    __slots__ = ("engine", "index", "name", "source", "sink", "flit", "wanted", "blocked", "count", "last", "last_cycle")
+
+    def __init__(self, engine: Engine, name: str, source: Component):
+        self.engine = engine
+        self.name = name
+        self.source = source
+        self.sink = None  # an object with accept(flit, now) -> bool
+        self.flit: Flit | None = None
+        self.wanted = False
+        self.blocked = False
+        self.count = 0
+        self.last: Flit | None = None
+        self.last_cycle = -1
+        self.index = len(engine.links)
+        engine.links.append(self)
+
+    def send(self, flit: Flit) -> None:
+        """Load the register in phase B; the flit is valid from the next cycle."""
+        assert self.flit is None, f"{self.name}: the output register was overwritten"
+        self.flit = flit
+        self.engine.offered.append(self)
+
+    def retry(self) -> None:
+        """The sink may accept from the next cycle on: offer a refused flit again."""
+        if self.blocked:
+            self.blocked = False
+            self.engine.offered.append(self)
+
+
+class Fifo:
+    """A first-word-fall-through FIFO with one push and one pop a cycle; a push is visible in the next cycle."""
+
+    __slots__ = ("depth", "items", "pushed", "popped")
+
+    def __init__(self, depth: int):
+        self.depth = depth
+        self.items: deque = deque()
+        self.pushed = -1
+        self.popped = -1
+
+    def push(self, item, now: int) -> None:
+        assert len(self.items) < self.depth or self.popped == now, "FIFO overflow"
+        self.items.append(item)
+        self.pushed = now
+
+    def head(self, now: int):
+        """The oldest entry pushed before cycle `now`, or None."""
+        items = self.items
+        if not items or (len(items) == 1 and self.pushed == now):
+            return None
+        return items[0]
+
+    def pop(self, now: int):
+        self.popped = now
+        return self.items.popleft()
+
+    def level(self, now: int) -> int:
+        """Entries held at the start of cycle `now`."""
+        return len(self.items) - (self.pushed == now) + (self.popped == now)
+
+    def full(self, now: int) -> bool:
+        return self.level(now) >= self.depth
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+class Engine:
+    """Advances every component; `skip=False` visits each one in each cycle, with equal results.
+
+    `on_transfer(cycle, link, flit)`, when set, sees every accepted flit: the one source of traces.
+    """
+
+    def __init__(self, *, skip: bool = True):
+        self.now = 0
+        self.skip = skip
+        self.components: list[Component] = []
+        self.links: list[Link] = []
+        self.offered: list[Link] = []
+        self.on_transfer: Callable[[int, Link, Flit], None] | None = None
+        self.steps = 0
+        self._next: list[Component] = []
+        self._later: list[tuple[int, int, Component]] = []
+        self._order = 0
+        self._in_cycle = False
+
+    def schedule(self, component: Component, cycle: int) -> None:
+        if cycle >= component.due:
+            return
+        component.due = cycle
+        if cycle <= self.now + self._in_cycle:
+            self._next.append(component)
+        elif cycle < NEVER:
+            self._order += 1
+            heapq.heappush(self._later, (cycle, self._order, component))
+
+    def cycle(self) -> None:
+        """Simulate cycle `now`, then move to the next cycle in which anything can happen."""
+        now = self.now
+        self._in_cycle = True
+        trace = self.on_transfer
+        run, self._next = self._next, []
+        links, self.offered = self.offered, []
+        if not self.skip:
+            links = [link for link in self.links if link.flit is not None]
+            for link in links:
+                link.blocked = False
+        for link in links:
+            flit = link.flit
+            if link.sink.accept(flit, now):
+                link.flit = None
+                link.count += 1
+                link.last = flit
+                link.last_cycle = now
+                if trace is not None:
+                    trace(now, link, flit)
+                if link.wanted:
+                    link.wanted = False
+                    source = link.source
+                    if source.due > now:
+                        source.due = now
+                        run.append(source)
+            else:
+                link.blocked = True
+        later = self._later
+        while later and later[0][0] <= now:
+            component = heapq.heappop(later)[2]
+            if component.due <= now:
+                run.append(component)
+        if not self.skip:
+            run = self.components
+            for component in run:
+                component.due = NEVER
+                self.schedule(component, component.step(now))
+            self.steps += len(run)
+        else:
+            for component in run:
+                if component.due > now:
+                    continue  # stepped already, or moved later
+                component.due = NEVER
+                self.steps += 1
+                following = component.step(now)
+                if following < component.due:
+                    self.schedule(component, following)
+        self._in_cycle = False
+        if self._next or self.offered or not self.skip:
+            self.now = now + 1
+        elif later:
+            self.now = max(now + 1, later[0][0])
+        else:
+            self.now = now + 1
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is scheduled and no flit is on offer: no block can change again by itself."""
+        return not self._next and not self.offered and not any(c.due < NEVER for _, _, c in self._later)
+
+    def run(self, until: Callable[[], bool], budget: int) -> bool:
+        """Advance until `until()` holds; False when `budget` cycles pass first or nothing can change any more."""
+        end = self.now + budget
+        while not until():
+            if self.now >= end or (self.skip and self.idle):
+                return False
+            self.cycle()
+        return True
+
+    def advance(self, cycles: int) -> None:
+        """Advance exactly `cycles` cycles."""
+        end = self.now + cycles
+        while self.now < end:
+            if self.skip and not self._next and not self.offered and (not self._later or self._later[0][0] >= end):
+                break
+            self.cycle()
+        self.now = max(self.now, end)
