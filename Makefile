@@ -1,0 +1,54 @@
+# Two commands set a fresh machine up and use it: `make sim MACHINE=mm_mesh` and `make test`.
+
+PYTHON ?= python3
+MACHINE ?= mm_mesh
+KERNEL ?=
+FAULT ?=
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help env sim test nightly golden bench clean
+
+help:
+	@echo 'make sim MACHINE=mm_mesh [FAULT=name]  compile, simulate and compare the fused and staged kernels'
+	@echo 'make test                              the test suite (under 25 minutes on two cores)'
+	@echo 'make nightly                           the long regressions'
+	@echo 'make golden [GOLDEN=dir]               every golden vector in a directory'
+	@echo 'make bench                             benchmarks'
+	@echo 'make clean                             remove the environment and everything built'
+
+env: $(READY)
+
+# Where Debian's python3-venv is missing, the system's own pip fills an environment made without one.
+$(READY): pyproject.toml constraints.txt
+	@rm -rf $(VENV)
+	@echo 'setting up $(VENV)'
+	@if $(PYTHON) -m venv $(VENV) >/dev/null 2>&1; then \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'; \
+	elif $(PYTHON) -m pip --version >/dev/null 2>&1; then \
+	    rm -rf $(VENV) && $(PYTHON) -m venv --without-pip $(VENV) && \
+	    $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'; \
+	else \
+	    echo 'error: $(PYTHON) has neither venv nor pip; install python3-venv (Debian) or set PYTHON=' >&2; exit 2; \
+	fi
+	@touch $(READY)
+
+sim: $(READY)
+	@$(BIN)/kohakutpu sim --machine $(MACHINE) $(if $(FAULT),--fault $(FAULT))
+
+test: $(READY)
+	@$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+nightly: $(READY)
+	@$(BIN)/python -m pytest -n 2
+
+GOLDEN ?= ../shared/golden
+golden: $(READY)
+	@$(BIN)/kohakutpu golden $(GOLDEN)
+
+bench: $(READY)
+	@$(BIN)/python benchmarks/model_speed.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis

@@ -1,0 +1,59 @@
+"""The `kohakutpu` command: one module per subcommand, one meaning per exit status.
+
+0 done and right; 1 a wrong answer; 2 refused (bad input); 3 no transport; 4 the machine did not answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+
+COMMANDS = ("compile", "run", "sim", "disasm", "asm", "machine", "errata", "golden")
+
+OK, WRONG, REFUSED, NO_TRANSPORT, NO_ANSWER = range(5)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kohakutpu", description="Simulator, kernel compiler and co-verification harness for KohakuTPU."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        module = importlib.import_module(f"kohakutpu.cli.{name}")
+        command = commands.add_parser(name, help=module.HELP, description=module.__doc__)
+        module.arguments(command)
+        command.set_defaults(handler=module.main)
+    return parser
+
+
+def status_of(error: Exception) -> int | None:
+    """The exit status of an error the project itself names; None for anything else."""
+    if isinstance(error, OSError):
+        return REFUSED
+    for kind in type(error).__mro__:
+        if kind.__module__.split(".")[0] == "kohakutpu":
+            return getattr(error, "exit_status", REFUSED)
+    return None
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = build_parser().parse_args(argv)
+    try:
+        return args.handler(args)
+    except BrokenPipeError:
+        # The reader of a pipe has gone; keep the interpreter from complaining about it on exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except Exception as error:
+        status = status_of(error)
+        if status is None:
+            raise
+        sys.stdout.flush()
+        print(f"kohakutpu {args.command}: {error}", file=sys.stderr)
+        return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
