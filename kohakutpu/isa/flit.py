@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -34,11 +35,11 @@ HEADER = Layout(
         field("dst_y", 283, 280, "destination row"),
         field("src_x", 279, 276, "true sender's column"),
         field("src_y", 275, 272, "true sender's row"),
-        field("type", 271, 268, "flit type"),
-        field("txn", 267, 260, "transaction tag; its meaning depends on the type"),
+        field("type", 271, 268, "flit type", enum=FlitType),
+        field("txn", 267, 260, "transaction tag; its meaning depends on the type", hex=True),
         field("last", 259, 259, "last flit of a burst, an entry or a program"),
         field("rsvd", 258, 256, "[2] remote mesh, [1:0] mesh id; word index in an entry on MEM_RD_RESP"),
-        field("payload", 255, 0, "defined by the type"),
+        field("payload", 255, 0, "defined by the type", hex=True),
     ],
     "header and payload of one flit",
 )
@@ -56,6 +57,24 @@ def xy(packed: int) -> tuple[int, int]:
     return packed & 15, packed >> 4
 
 
+def pack_peers(nodes: Sequence[int]) -> dict[str, int]:
+    """The `peers` and `npeer` fields that list up to three packed node bytes, first one lowest.
+
+    FILL instructions and memory reads share the form (spec: shared fetch). Raises `EncodingError` for more
+    than three nodes or one that is not a byte.
+    """
+    if len(nodes) > 3:
+        raise EncodingError(f"peers: {len(nodes)} nodes are listed, 3 fit: {[xy(n) for n in nodes]}")
+    if bad := [n for n in nodes if not 0 <= n < 256]:
+        raise EncodingError(f"peers: {bad[0]} is not a packed node byte")
+    return {"peers": int.from_bytes(bytes(nodes), "little"), "npeer": len(nodes)}
+
+
+def unpack_peers(peers: int, npeer: int) -> tuple[int, ...]:
+    """The `npeer` packed node bytes that a 24-bit `peers` field lists, in order."""
+    return tuple(peers.to_bytes(3, "little")[:npeer])
+
+
 class Flit(NamedTuple):
     """One flit as the models carry it: `dst` and `src` are packed node bytes, `payload` a 256-bit integer."""
 
@@ -68,8 +87,8 @@ class Flit(NamedTuple):
     payload: int
 
     def to_int(self) -> int:
-        """The 288-bit word."""
-        return HEADER.encode(
+        """The 288-bit word; an unallocated type is carried as it is."""
+        return HEADER.pack(
             dst_x=self.dst & 15, dst_y=self.dst >> 4, src_x=self.src & 15, src_y=self.src >> 4,
             type=self.type, txn=self.txn, last=self.last, rsvd=self.rsvd, payload=self.payload,
         )  # fmt: skip
