@@ -85,10 +85,10 @@ class AccumulatorFormat:
         justified = (total << (mw + 9 - np.maximum(position, 0))) | lost
         rounded = (justified + 0xFF + ((justified >> 9) & 1)) >> 9
         word = rounded + ((exponent + position - (mw + GUARD_BITS) - 1) << mw)
-        overflow = word >= 0x7F << mw
-        np.copyto(word, self.largest, where=overflow)
+        nonzero = (word >= one) & (total != 0)
+        np.copyto(word, self.largest, where=word >= 0x7F << mw)
         word |= sign
-        word *= (word & self.largest >= one) & (total != 0)
+        word *= nonzero
         np.copyto(word, a, where=zero_b)
         np.copyto(word, b, where=zero_a)
         word[zero_a & zero_b] = 0
