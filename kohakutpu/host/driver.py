@@ -1,0 +1,143 @@
+"""Registers of the control agent over a `Transport` (spec: driver view, register map, register shadow)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kohakutpu.isa import registers
+from kohakutpu.isa.flit import FLIT_WIDTH, Flit, xy
+from kohakutpu.isa.registers import Register
+
+from .transport import CONTROL_BASE, Transport, TransportError
+
+# A repeated write of the same value may be skipped: the hardware leaves them alone and a write is no event.
+SHADOWED = frozenset({registers.PROG_DST.name, registers.PROG_BASE.name, registers.PROG_LEN.name})
+RX_DRAIN_POPS = 32
+# Waits are counted in the transport's own clock.
+DEFAULT_TIMEOUT = {"cycles": 2_000_000, "s": 30.0}
+
+
+class NoAnswer(TransportError):
+    """A register did not take the awaited value in time; the text ends with the machine's own report."""
+
+    exit_status = 4
+
+
+class Driver:
+    """The agent's register window at `base`; every field goes through the register tables."""
+
+    def __init__(self, transport: Transport, base: int = CONTROL_BASE, *, timeout: float | None = None):
+        self.transport = transport
+        self.base = base
+        self.timeout = DEFAULT_TIMEOUT[transport.unit] if timeout is None else timeout
+        self._shadow: dict[str, int] = {}
+
+    def forget(self) -> None:
+        """Start a program: nothing is known about any register."""
+        self._shadow.clear()
+
+    def read(self, register: Register, index: int = 0) -> dict[str, int]:
+        """Every field of a register by name."""
+        return register.layout.decode(self.transport.read64(self.base + register.at(index)))
+
+    def write(self, register: Register, index: int = 0, **fields: int) -> None:
+        """Write a register; fields not named take their defaults."""
+        value = register.layout.encode(**fields)
+        if register.name in SHADOWED:
+            if self._shadow.get(register.name) == value:
+                return
+            self._shadow[register.name] = value
+        self.transport.write64(self.base + register.at(index), value)
+
+    def poll(self, register: Register, index: int = 0, *, what: str, timeout: float | None = None, **want: int) -> None:
+        """Read until every named field has the wanted value.
+
+        Raises `NoAnswer` after `timeout` of the transport's clock, naming the register, what was wanted, what was
+        read last, and what the machine is doing.
+        """
+        limit = self.timeout if timeout is None else timeout
+        start = self.transport.now
+        while True:
+            seen = self.read(register, index)
+            if all(seen[name] == value for name, value in want.items()):
+                return
+            if self.transport.now - start > limit:
+                wanted = " ".join(f"{name}={value}" for name, value in want.items())
+                got = " ".join(f"{name}={seen[name]}" for name in want)
+                report = self.transport.diagnose()
+                raise NoAnswer(
+                    f"{what}: {register.name}[{index:#x}] still reads {got} after {limit:g} {self.transport.unit}, "
+                    f"wanted {wanted}" + (f"\n{report}" if report else "")
+                )
+            self.transport.pause()
+
+    # ---- programs ------------------------------------------------------------------------------------
+
+    def stage(self, flits: Iterable[int], slot: int = 0) -> int:
+        """Write 288-bit flits to consecutive staging slots from `slot`; returns how many."""
+        words = b""
+        count = 0
+        for flit in flits:
+            words += b"".join(word.to_bytes(8, "little") for word in registers.to_words(flit))
+            count += 1
+        if count:
+            self.transport.write_block(self.base + registers.stage_offset(slot), words)
+        return count
+
+    def seed_credit(self, credit: int) -> None:
+        self.write(registers.PROG_CRED, credit=credit)
+
+    def kick(self, x: int, y: int, slot: int, flits: int) -> None:
+        """Dispatch `flits` staged flits from `slot` to node (x, y), once the dispatcher is free."""
+        self.poll(registers.PROG_STAT, run=0, what=f"waiting for the dispatcher before the kick to ({x},{y})")
+        self.write(registers.PROG_DST, x=x, y=y)
+        self.write(registers.PROG_BASE, slot=slot)
+        self.write(registers.PROG_LEN, flits=flits)
+        self.write(registers.PROG_KICK, data=1)
+
+    def node_status(self, node: int) -> dict[str, int]:
+        """The status mirror of a packed node byte: code, arg, count, valid."""
+        return self.read(registers.NODE_STATUS, node)
+
+    def await_signals(self, node: int, count: int) -> None:
+        """Wait until the mirror's 16-bit signal count of `node` is `count`."""
+        x, y = xy(node)
+        self.poll(
+            registers.NODE_STATUS, node, count=count & 0xFFFF, valid=1,
+            what=f"waiting for signals of node ({x},{y})",
+        )  # fmt: skip
+
+    # ---- mailbox ---------------------------------------------------------------------------------------
+
+    def send(self, flit: Flit) -> None:
+        """Send one flit exactly as it is."""
+        for index, word in enumerate(registers.to_words(flit.to_int())):
+            self.write(registers.TX_FLIT, index, data=word)
+        self.write(registers.TX_KICK, data=1)
+
+    def receive(self) -> Flit | None:
+        """Pop the mailbox; None when it is empty."""
+        if self.read(registers.RX_STATUS)["empty"]:
+            return None
+        words = [self.read(registers.RX_FLIT, index)["data"] for index in range(registers.FLIT_WORDS)]
+        self.write(registers.RX_POP, data=1)
+        return Flit.from_int(registers.from_words(words))
+
+    def drain(self) -> int:
+        """Drop what waits in the mailbox; returns how many flits."""
+        for count in range(RX_DRAIN_POPS):
+            if self.receive() is None:
+                return count
+        return RX_DRAIN_POPS
+
+    # ---- identity --------------------------------------------------------------------------------------
+
+    def identify(self) -> dict[str, int]:
+        """CAPS, refused when what answers is no control agent of this project's flit."""
+        caps = self.read(registers.CAPS)
+        if caps["flit_width"] != FLIT_WIDTH:
+            raise TransportError(
+                f"no control agent at {self.base:#x}: CAPS names a {caps['flit_width']}-bit flit, expected {FLIT_WIDTH}"
+            )
+        return caps
+

@@ -1,0 +1,1 @@
+"""The machine as Amaranth components, and the tops generated from a machine description."""

@@ -1,0 +1,1 @@
+"""The RTL side of the harness: simulators, cocotb benches, lockstep and traces."""

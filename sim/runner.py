@@ -1,0 +1,181 @@
+"""Builds Verilog and runs cocotb benches, failing loudly where stock cocotb passes in silence.
+
+A run fails when the simulator's exit status is not zero, when no result file appears, when it holds no
+test, when a test failed, and when a bench named in `expected` did not run. Builds are cached under the
+digest of everything that goes into them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cocotb_tools import runner as cocotb_runner
+
+from .toolchain import BUILD, ROOT, ToolchainError, environment
+
+SIMULATORS = ("verilator", "icarus")
+
+
+class BenchError(RuntimeError):
+    """A bench did not run to a verdict, or its verdict is a failure."""
+
+    exit_status = 1
+
+
+@dataclass
+class Verdict:
+    """What the result file of one run says."""
+
+    passed: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+
+class PortsOnlyVerilator(cocotb_runner.Verilator):
+    """Verilator without `--public-flat-rw`: only what the control file names is reachable from Python."""
+
+    def _build_command(self):
+        commands = super()._build_command()
+        commands[0] = [item for item in commands[0] if item != "--public-flat-rw"]
+        if self.waves:
+            commands[0] = ["--trace-fst" if item == "--trace" else item for item in commands[0]]
+        return commands
+
+
+def control_file(top: str) -> str:
+    """Verilator's control file: the top's ports are public, and Amaranth's width idioms are not warnings."""
+    return "\n".join(
+        [
+            "`verilator_config",
+            f'public_flat_rw -module "{top}" -var "*"',
+            "lint_off -rule WIDTHTRUNC",
+            "lint_off -rule WIDTHEXPAND",
+            "lint_off -rule UNUSEDSIGNAL",
+            "lint_off -rule DECLFILENAME",
+            "lint_off -rule PROCASSINIT",
+            "",
+        ]
+    )
+
+
+@contextmanager
+def patched_environment(values: dict[str, str]):
+    """Set `values` in the environment for the duration: the cocotb runner reads os.environ."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def build(verilog: str, *, top: str, simulator: str, waves: bool = False, public: str | None = None) -> Path:
+    """Compile one Verilog text; returns the build folder, taken from the cache when nothing changed.
+
+    `public` is a Verilator control file to use in place of `control_file(top)`. Raises `ToolchainError`
+    for an unknown or missing simulator, `BenchError` when the compile fails.
+    """
+    if simulator not in SIMULATORS:
+        raise ToolchainError(f"unknown simulator {simulator!r}: expected one of {', '.join(SIMULATORS)}")
+    control = public or control_file(top)
+    key = hashlib.sha256(
+        "\0".join([verilog, top, simulator, str(waves), control, sys.version, Path(__file__).read_text()]).encode()
+    ).hexdigest()[:24]
+    folder = BUILD / "sim" / f"{top}-{simulator}-{key}"
+    if (folder / "complete").exists():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    source = folder / f"{top}.v"
+    source.write_text(verilog)
+    with patched_environment(environment(simulator)):
+        if simulator == "verilator":
+            runner, arguments = PortsOnlyVerilator(), ["-Wno-fatal", "-O3", "--x-assign", "unique", "--x-initial", "unique"]
+            settings = folder / f"{top}.vlt"
+            settings.write_text(control)
+            sources = [settings, source]
+        else:
+            runner, arguments, sources = cocotb_runner.Icarus(), ["-g2012"], [source]
+        try:
+            runner.build(
+                sources=sources, hdl_toplevel=top, build_dir=folder, waves=waves, always=True,
+                timescale=("1ns", "1ps"), build_args=arguments, log_file=folder / "build.log",
+            )  # fmt: skip
+        except Exception as error:
+            tail = (folder / "build.log").read_text(errors="replace")[-4000:] if (folder / "build.log").exists() else ""
+            raise BenchError(f"{simulator} could not compile {top}: {error}\n{tail}") from error
+    (folder / "complete").touch()
+    return folder
+
+
+def read_results(path: Path) -> Verdict:
+    """The verdict of a cocotb result file; refused when it is missing, unreadable or holds no test."""
+    if not path.exists():
+        raise BenchError(f"the simulation left no result file at {path.name}: it crashed or never reached cocotb")
+    try:
+        cases = list(ElementTree.parse(path).getroot().iter("testcase"))
+    except ElementTree.ParseError as error:
+        raise BenchError(f"the result file {path.name} is not complete XML: {error}") from error
+    verdict = Verdict()
+    for case in cases:
+        name = case.get("name", "?")
+        if case.find("failure") is not None or case.find("error") is not None:
+            verdict.failed.append(name)
+        elif case.find("skipped") is not None:
+            verdict.skipped.append(name)
+        else:
+            verdict.passed.append(name)
+    if not verdict.passed and not verdict.failed:
+        raise BenchError(f"the run executed no test ({len(verdict.skipped)} skipped)")
+    return verdict
+
+
+def run(folder: Path, *, top: str, simulator: str, module: str, expected: Sequence[str] | None = None,
+        seed: int | None = None, extra_env: dict[str, str] | None = None, waves: bool = False,
+        name: str = "run") -> Verdict:  # fmt: skip
+    """Run the benches of Python module `module` on a built design.
+
+    `expected` names the benches that must run (and no others do); `seed` fixes cocotb's random seed, which
+    is printed either way. Raises `BenchError` unless every bench that ran passed and every expected one ran.
+    """
+    results = folder / f"{name}.xml"
+    log = folder / f"{name}.log"
+    results.unlink(missing_ok=True)
+    seed = seed if seed is not None else int.from_bytes(os.urandom(4), "little")
+    env = {"PYTHONPATH": str(ROOT), "COCOTB_ANSI_OUTPUT": "0", **(extra_env or {})}
+    with patched_environment({**environment(simulator), **env}):
+        runner = PortsOnlyVerilator() if simulator == "verilator" else cocotb_runner.Icarus()
+        status = ""
+        try:
+            runner.test(
+                test_module=module, hdl_toplevel=top, hdl_toplevel_lang="verilog", build_dir=folder, test_dir=folder,
+                results_xml=str(results), seed=seed, waves=waves, testcase=list(expected) if expected else None,
+                log_file=log, extra_env=env, timescale=("1ns", "1ps"),
+            )  # fmt: skip
+        except (Exception, SystemExit) as error:
+            status = str(error) or type(error).__name__
+    tail = log.read_text(errors="replace")[-6000:] if log.exists() else ""
+    try:
+        verdict = read_results(results)
+    except BenchError as error:
+        raise BenchError(f"{module} on {simulator}, seed {seed}: {error} {status}\n{tail}") from None
+    if verdict.failed:
+        raise BenchError(f"{module} on {simulator}, seed {seed}: failed: {', '.join(verdict.failed)}\n{tail}")
+    if status:
+        raise BenchError(f"{module} on {simulator}, seed {seed}: the simulator ended badly: {status}\n{tail}")
+    missing = [item for item in expected or () if item not in verdict.passed]
+    if missing:
+        raise BenchError(f"{module} on {simulator}, seed {seed}: did not run: {', '.join(missing)}\n{tail}")
+    return verdict
