@@ -27,6 +27,11 @@ class FlitType(IntEnum):
     ERROR = 0xF
 
 
+def type_name(kind: int) -> str:
+    """A flit type for people; unallocated codes too."""
+    return FlitType(kind).name if kind in FlitType.__members__.values() else f"type {kind:#x}"
+
+
 HEADER = Layout(
     "flit",
     FLIT_WIDTH,

@@ -12,9 +12,9 @@ A register written in cycle t is therefore seen in cycle t + 1, as in clocked lo
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 
 from kohakutpu.isa.flit import Flit
 
@@ -36,7 +36,7 @@ class Component:
         engine.components.append(self)
 
     def wake(self, cycle: int) -> None:
-        """Step this block at `cycle` at the latest. In phase B only later cycles may be named."""
+        """Step this block at `cycle` at the latest. Within a cycle only later cycles may be named."""
         self.engine.schedule(self, cycle)
 
     def step(self, now: int) -> int:
@@ -52,16 +52,19 @@ class Link:
 
     `flit` is the register (None when not valid). A sender that finds it occupied sets `wanted` and is
     stepped again in the cycle in which the flit leaves. A sink that refused calls `retry` in the cycle in
-    which it can accept again at the next.
+    which it makes room; the flit is offered again in the next.
     """
 
-    __slots__ = ("engine", "index", "name", "source", "sink", "flit", "wanted", "blocked", "count", "last", "last_cycle")
+    __slots__ = (
+        "engine", "index", "name", "source", "accept", "flit", "wanted", "blocked", "count", "last", "last_cycle", "_sink"
+    )  # fmt: skip
 
     def __init__(self, engine: Engine, name: str, source: Component):
         self.engine = engine
         self.name = name
         self.source = source
-        self.sink = None  # an object with accept(flit, now) -> bool
+        self._sink = None
+        self.accept: Callable[[Flit, int], bool] | None = None
         self.flit: Flit | None = None
         self.wanted = False
         self.blocked = False
@@ -70,6 +73,16 @@ class Link:
         self.last_cycle = -1
         self.index = len(engine.links)
         engine.links.append(self)
+
+    @property
+    def sink(self):
+        """Whoever takes the flits: an object with `accept(flit, now) -> bool`."""
+        return self._sink
+
+    @sink.setter
+    def sink(self, sink) -> None:
+        self._sink = sink
+        self.accept = sink.accept
 
     def send(self, flit: Flit) -> None:
         """Load the register in phase B; the flit is valid from the next cycle."""
@@ -125,36 +138,49 @@ class Fifo:
 class Engine:
     """Advances every component; `skip=False` visits each one in each cycle, with equal results.
 
-    `on_transfer(cycle, link, flit)`, when set, sees every accepted flit: the one source of traces.
+    `on_transfer(cycle, link, flit)`, when set, sees every accepted flit: the one source of traces. Within a
+    cycle its calls come in no particular order. `origin` is the first cycle after the last reset.
     """
 
     def __init__(self, *, skip: bool = True):
-        self.now = 0
         self.skip = skip
+        self.now = 0
+        self.steps = 0
+        self.cycles = 0  # visited, as opposed to passed
+        self.on_transfer: Callable[[int, Link, Flit], None] | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every component and link; time goes on from `now`."""
+        self.origin = self.now
         self.components: list[Component] = []
         self.links: list[Link] = []
         self.offered: list[Link] = []
-        self.on_transfer: Callable[[int, Link, Flit], None] | None = None
-        self.steps = 0
+        self._upcoming = self.now  # the cycle that `_next` belongs to: the next one to be simulated
         self._next: list[Component] = []
-        self._later: list[tuple[int, int, Component]] = []
-        self._order = 0
-        self._in_cycle = False
+        self._later: dict[int, list[Component]] = {}
+        self._times: list[int] = []  # heap of the keys of `_later`
 
     def schedule(self, component: Component, cycle: int) -> None:
+        """Step `component` at `cycle` at the latest."""
         if cycle >= component.due:
             return
         component.due = cycle
-        if cycle <= self.now + self._in_cycle:
+        if cycle <= self._upcoming:
             self._next.append(component)
-        elif cycle < NEVER:
-            self._order += 1
-            heapq.heappush(self._later, (cycle, self._order, component))
+        else:
+            bucket = self._later.get(cycle)
+            if bucket is None:
+                self._later[cycle] = [component]
+                heappush(self._times, cycle)
+            else:
+                bucket.append(component)
 
     def cycle(self) -> None:
-        """Simulate cycle `now`, then move to the next cycle in which anything can happen."""
+        """Simulate cycle `now`."""
         now = self.now
-        self._in_cycle = True
+        self._upcoming = now + 1
+        self.cycles += 1
         trace = self.on_transfer
         run, self._next = self._next, []
         links, self.offered = self.offered, []
@@ -164,7 +190,7 @@ class Engine:
                 link.blocked = False
         for link in links:
             flit = link.flit
-            if link.sink.accept(flit, now):
+            if link.accept(flit, now):
                 link.flit = None
                 link.count += 1
                 link.last = flit
@@ -179,44 +205,42 @@ class Engine:
                         run.append(source)
             else:
                 link.blocked = True
-        later = self._later
-        while later and later[0][0] <= now:
-            component = heapq.heappop(later)[2]
-            if component.due <= now:
-                run.append(component)
+        times = self._times
+        while times and times[0] <= now:
+            run += self._later.pop(heappop(times))
         if not self.skip:
+            for component in self.components:
+                component.due = now
             run = self.components
-            for component in run:
-                component.due = NEVER
-                self.schedule(component, component.step(now))
-            self.steps += len(run)
-        else:
-            for component in run:
-                if component.due > now:
-                    continue  # stepped already, or moved later
-                component.due = NEVER
-                self.steps += 1
-                following = component.step(now)
-                if following < component.due:
-                    self.schedule(component, following)
-        self._in_cycle = False
-        if self._next or self.offered or not self.skip:
-            self.now = now + 1
-        elif later:
-            self.now = max(now + 1, later[0][0])
-        else:
-            self.now = now + 1
+        for component in run:
+            if component.due > now:
+                continue  # stepped already, or moved later
+            component.due = NEVER
+            self.steps += 1
+            following = component.step(now)
+            if following < component.due:
+                self.schedule(component, following)
+        self.now = now + 1
 
     @property
     def idle(self) -> bool:
         """Nothing is scheduled and no flit is on offer: no block can change again by itself."""
-        return not self._next and not self.offered and not any(c.due < NEVER for _, _, c in self._later)
+        if self._next or self.offered:
+            return False
+        return not any(c.due == cycle for cycle, bucket in self._later.items() for c in bucket)
+
+    def _skip_to(self, end: int) -> None:
+        """Pass over cycles in which nothing happens, up to `end`."""
+        if not self.skip or self._next or self.offered:
+            return
+        self.now = self._upcoming = max(self.now, min(end, self._times[0] if self._times else end))
 
     def run(self, until: Callable[[], bool], budget: int) -> bool:
-        """Advance until `until()` holds; False when `budget` cycles pass first or nothing can change any more."""
+        """Advance until `until()` holds at the start of a cycle; False when `budget` cycles passed first."""
         end = self.now + budget
         while not until():
-            if self.now >= end or (self.skip and self.idle):
+            self._skip_to(end)
+            if self.now >= end:
                 return False
             self.cycle()
         return True
@@ -224,8 +248,8 @@ class Engine:
     def advance(self, cycles: int) -> None:
         """Advance exactly `cycles` cycles."""
         end = self.now + cycles
-        while self.now < end:
-            if self.skip and not self._next and not self.offered and (not self._later or self._later[0][0] >= end):
-                break
+        while True:
+            self._skip_to(end)
+            if self.now >= end:
+                return
             self.cycle()
-        self.now = max(self.now, end)
