@@ -16,8 +16,10 @@ from kohakutpu.formats.accumulator import AccumulatorFormat
 from kohakutpu.formats.bits import leading_one
 
 SIGN = 0x800000
-INFINITY = 0x7F8000
 MAGNITUDE = 0x7FFFFF
+ONE = 0x3F8000
+INFINITY = 0x7F8000
+NAN = 0x7FC000  # the only NaN that arithmetic produces
 LEAST_NORMAL = 0x008000
 
 
@@ -121,10 +123,29 @@ def from_float(values: np.ndarray) -> np.ndarray:
     np.clip(word, 0, INFINITY, out=word)
     word *= word >= LEAST_NORMAL
     word |= (bits >> 40) & SIGN
-    word[magnitude > 0x7FF << 52] = 0x7FC000
+    word[magnitude > 0x7FF << 52] = NAN
     return word.astype(np.uint32).reshape(np.shape(values))
 
 
 def to_float(words: np.ndarray) -> np.ndarray:
     """float64 values of E8M15 words; exact."""
     return fp32.to_float(to_fp32(words))
+
+
+def assemble(magnitude: np.ndarray, sticky: np.ndarray | int, base: np.ndarray | int) -> np.ndarray:
+    """Round int64 magnitudes below 2^48 to unsigned int64 words, nearest even; bit 0 weighs 2^(base - 127).
+
+    `sticky` marks a non-zero residue below bit 0. Overflow gives infinity, underflow zero. A magnitude of 0
+    gives nonsense that the caller masks, together with the sign.
+    """
+    position = leading_one(magnitude)
+    word = magnitude << (47 - position)
+    word |= sticky
+    word += 0x7FFFFFFF + ((word >> 32) & 1)
+    word >>= 32
+    position += base
+    position -= 1  # the significand's leading one adds itself to the exponent
+    word += position << 15
+    np.minimum(word, INFINITY, out=word)
+    word *= word >= LEAST_NORMAL
+    return word
