@@ -1,27 +1,30 @@
 """A machine as data: frozen dataclasses, and the rules every machine obeys (spec: coordinates, ships, parameters).
 
 `Machine` checks itself when it is made, so a machine that exists is a machine that can be built (or says
-`compile_only`). A broken rule raises `MachineError` whose `subject` names what was wrong; whoever read the
-machine from a file turns that into a line.
+`compile_only`). A broken rule raises `MachineError` whose `subject` names the statements to blame; whoever read
+the machine from a file turns that into a line.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 
+from kohakutpu.errata import REGISTRY
 from kohakutpu.isa.flit import node
 
 GRID_MAX = 14  # POS_WIDTH 4 leaves 16 columns, two of which are the edge ring
 COORDINATE_MAX = 15
 MAX_PORTS = 4  # MEM_PORTS of the memory agent
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
 class MachineError(ValueError):
     """A machine description that is refused.
 
-    `where` is `file:line:column` once known; `subject` is the key path of the offending statement, for
-    whoever knows the lines.
+    `where` is `file:line:column` once known. `subject` holds keys of the statements to blame, the likeliest
+    first: ("override", (x, y), name), (section, name), ("site", what, (x, y)), "grid", "ports", "units", "name".
     """
 
     def __init__(self, message: str, *, where: str = "", subject: tuple = ()):
@@ -155,16 +158,27 @@ class Machine:
         """GRID_HI as CAPS reports it: one bound for both axes."""
         return max(self.nx, self.ny)
 
+    @property
+    def placed(self) -> list[tuple[str, tuple[int, int]]]:
+        """(what, (x, y)) of everything that stands on the mesh; an agent without an endpoint of its own does not."""
+        placed = [("memory port", port.xy) for port in self.ports]
+        placed += [("cluster", unit.xy) for unit in self.clusters]
+        placed += [("vector core", unit.xy) for unit in self.vectors]
+        placed += [("spare port", xy) for xy in self.spare]
+        if self.agent.own_endpoint:
+            placed.append(("agent", self.agent.xy))
+        return placed
+
     def port_of(self, unit: Unit) -> MemoryPort:
         """The memory port a unit is bound to."""
         return self.ports[unit.port]
 
     def clamp(self, x: int, y: int) -> tuple[int, int]:
         """The router that serves a coordinate."""
-        return min(max(x, 1), self.nx), min(max(y, 1), self.ny)
+        return _clamp(self.nx, self.ny, x, y)
 
     def nearest_port(self, x: int, y: int) -> int:
-        """Index of the port at the least Manhattan distance on clamped coordinates; the first in scan order on a tie."""
+        """Index of the port nearest to a coordinate (Manhattan, clamped); the first in scan order on a tie."""
         return nearest_port(self.nx, self.ny, [port.xy for port in self.ports], x, y)
 
     def site_kind(self, x: int, y: int) -> str:
@@ -192,109 +206,105 @@ def site_kind(nx: int, ny: int, x: int, y: int) -> str:
 
 def nearest_port(nx: int, ny: int, ports: list[tuple[int, int]], x: int, y: int) -> int:
     """Index into `ports` (scan order) of the nearest one on clamped coordinates (spec: map grammar, binding)."""
-
-    def clamp(x: int, y: int) -> tuple[int, int]:
-        return min(max(x, 1), nx), min(max(y, 1), ny)
-
-    cx, cy = clamp(x, y)
-    distance = [abs(cx - px) + abs(cy - py) for px, py in (clamp(*port) for port in ports)]
+    cx, cy = _clamp(nx, ny, x, y)
+    distance = [abs(cx - px) + abs(cy - py) for px, py in (_clamp(nx, ny, *port) for port in ports)]
     return distance.index(min(distance))
+
+
+def _clamp(nx: int, ny: int, x: int, y: int) -> tuple[int, int]:
+    return min(max(x, 1), nx), min(max(y, 1), ny)
 
 
 def _broken_rules(machine: Machine) -> Iterator[MachineError]:
     """Every rule a machine breaks, the most basic first."""
+    if not isinstance(machine.name, str) or not _NAME.fullmatch(machine.name):
+        yield MachineError(f"name {machine.name!r}; letters, digits and _ . + - are expected", subject=("name",))
     for axis, size in (("wide", machine.nx), ("tall", machine.ny)):
-        if not 1 <= size <= GRID_MAX:
+        if not isinstance(size, int) or not 1 <= size <= GRID_MAX:
             yield MachineError(
-                f"the grid is {size} routers {axis}; 1 to {GRID_MAX} are possible with {COORDINATE_MAX + 1} coordinates "
-                "an axis, two of which are the edge ring",
+                f"the grid is {size} routers {axis}; 1 to {GRID_MAX} fit, since {COORDINATE_MAX + 1} coordinates an "
+                "axis hold the edge ring too",
                 subject=("grid",),
             )
     yield from _broken_places(machine)
     yield from _broken_order(machine)
     yield from _broken_parameters(machine)
+    yield from _broken_bindings(machine)
+    for identifier in sorted(machine.errata - REGISTRY.keys()):
+        yield MachineError(f"unknown erratum {identifier!r}", subject=("errata",))
+
+
+def _broken_places(machine: Machine) -> Iterator[MachineError]:
+    span = f"on a {machine.nx}x{machine.ny} grid, which spans (0,0) to ({machine.nx + 1},{machine.ny + 1})"
+    standing: dict[tuple[int, int], str] = {}
+    for what, xy in machine.placed:
+        subject = (("site", what, xy),)
+        at = f"{what} at ({xy[0]},{xy[1]})"
+        if not all(0 <= c <= COORDINATE_MAX for c in xy):
+            yield MachineError(f"{at}: a coordinate is 0 to {COORDINATE_MAX}", subject=subject)
+        if not machine.compile_only:
+            kind = machine.site_kind(*xy)
+            if kind == "outside":
+                yield MachineError(f"{at} is outside the mesh {span}", subject=subject)
+            if kind == "corner":
+                yield MachineError(f"{at} is at a corner {span}; a corner has no router", subject=subject)
+            if kind == "local" and what == "memory port":
+                yield MachineError(f"{at} is in the interior {span}; a memory port stands on the edge", subject=subject)
+        # a compile-only machine may say that the agent shares a unit's place; nothing else may
+        if xy in standing and not (machine.compile_only and what == "agent"):
+            yield MachineError(f"{at}: that coordinate already holds a {standing[xy]}", subject=subject)
+        standing[xy] = what
+    if not machine.ports:
+        yield MachineError(f"no memory port; a machine has 1 to {MAX_PORTS}", subject=("ports",))
+    if len(machine.ports) > MAX_PORTS:
+        yield MachineError(
+            f"{len(machine.ports)} memory ports; the memory agent has at most {MAX_PORTS}",
+            subject=(("site", "memory port", machine.ports[MAX_PORTS].xy),),
+        )
+    if not machine.clusters and not machine.vectors:
+        yield MachineError("no unit; a machine has a cluster or a vector core", subject=("units",))
+    if not machine.agent.own_endpoint and machine.agent.xy != machine.ports[0].xy:
+        yield MachineError(
+            f"the agent at {machine.agent.xy} has no endpoint of its own, so it answers at memory port 0, "
+            f"{machine.ports[0].xy}"
+        )
+
+
+def _broken_order(machine: Machine) -> Iterator[MachineError]:
+    for what in ("ports", "clusters", "vectors", "spare"):
+        places = [site if what == "spare" else site.xy for site in getattr(machine, what)]
+        if places != sorted(places, key=lambda xy: (xy[1], xy[0])):
+            yield MachineError(f"{what} {places} are not in scan order (y outer, x inner)")
+
+
+def _broken_parameters(machine: Machine) -> Iterator[MachineError]:
+    for thing in (machine, machine.memory, *machine.ports, *machine.clusters, *machine.vectors):
+        at = f" at ({thing.x},{thing.y})" if isinstance(thing, _Site) else ""
+        for name, record in parameters(type(thing)).items():
+            value = getattr(thing, name)
+            wrong = check_parameter(value, record)
+            if wrong:
+                yield MachineError(f"{type(thing).__name__}{at}: {name} = {value!r}; {wrong}")
+
+
+def _broken_bindings(machine: Machine) -> Iterator[MachineError]:
     for unit in machine.units:
         if not 0 <= unit.port < len(machine.ports):
             yield MachineError(
-                f"the unit at {unit.xy} is bound to memory port {unit.port}; this machine has {len(machine.ports)}",
-                subject=("override", unit.xy, "port"),
+                f"the unit at {unit.xy} is bound to memory port {unit.port}; ports are 0 to {len(machine.ports) - 1}"
             )
     for index, port in enumerate(machine.ports):
         writers = sum(unit.port == index for unit in machine.units) + machine.agent.own_endpoint
         if port.write_slots < writers:
             yield MachineError(
-                f"memory port {port.xy} has {port.write_slots} write slots for {writers} endpoints that may each hold "
-                "a write open: its write queue could block for good",
-                subject=("parameter", port.xy, "write_slots"),
+                f"memory port at ({port.x},{port.y}) has {port.write_slots} write slots for {writers} endpoints that "
+                "may each hold a write open; its write queue could block for good",
+                subject=(
+                    ("override", port.xy, "write_slots"),
+                    ("port", "write_slots"),
+                    ("site", "memory port", port.xy),
+                ),
             )
-
-
-def _broken_places(machine: Machine) -> Iterator[MachineError]:
-    standing: dict[tuple[int, int], str] = {}
-    named: list[tuple[str, tuple[int, int]]] = [
-        *(("memory port", port.xy) for port in machine.ports),
-        *(("cluster", unit.xy) for unit in machine.clusters),
-        *(("vector core", unit.xy) for unit in machine.vectors),
-        *(("spare port", xy) for xy in machine.spare),
-    ]
-    if machine.agent.own_endpoint:
-        named.append(("agent", machine.agent.xy))
-    for what, xy in named:
-        subject = ("site", what, xy)
-        kind = machine.site_kind(*xy)
-        if not all(0 <= c <= COORDINATE_MAX for c in xy):
-            yield MachineError(f"{what} at {xy}: a coordinate is 0 to {COORDINATE_MAX}", subject=subject)
-        elif not machine.compile_only:
-            ring = f"on a {machine.nx}x{machine.ny} grid, which spans (0,0) to ({machine.nx + 1},{machine.ny + 1})"
-            if kind == "outside":
-                yield MachineError(f"{what} at {xy} is outside the mesh: {ring}", subject=subject)
-            elif kind == "corner":
-                yield MachineError(f"{what} at {xy} is at a corner {ring}; corners have no router", subject=subject)
-            elif kind == "local" and what == "memory port":
-                yield MachineError(
-                    f"memory port at {xy} is in the interior; a memory port stands on the edge ring", subject=subject
-                )
-        taken = standing.get(xy)
-        if taken is not None and not (machine.compile_only and what == "agent"):
-            yield MachineError(f"{what} at {xy}: that coordinate already holds a {taken}", subject=subject)
-        standing.setdefault(xy, what)
-    if not machine.ports:
-        yield MachineError("no memory port: a machine needs 1 to 4", subject=("ports",))
-    if len(machine.ports) > MAX_PORTS:
-        extra = machine.ports[MAX_PORTS].xy
-        yield MachineError(
-            f"{len(machine.ports)} memory ports; the memory agent has at most {MAX_PORTS}",
-            subject=("site", "memory port", extra),
-        )
-    if not machine.clusters and not machine.vectors:
-        yield MachineError("no unit: a machine needs a cluster or a vector core", subject=("units",))
-    if not machine.agent.own_endpoint and machine.ports and machine.agent.xy != machine.ports[0].xy:
-        yield MachineError(
-            f"the agent at {machine.agent.xy} has no endpoint of its own, so it must be at memory port 0, "
-            f"{machine.ports[0].xy}",
-            subject=("site", "agent", machine.agent.xy),
-        )
-
-
-def _broken_order(machine: Machine) -> Iterator[MachineError]:
-    for what, sites in (("ports", machine.ports), ("clusters", machine.clusters), ("vectors", machine.vectors)):
-        places = [site.xy for site in sites]
-        if places != sorted(places, key=lambda xy: (xy[1], xy[0])):
-            yield MachineError(f"{what} {places} are not in scan order (y outer, x inner)", subject=(what,))
-
-
-def _broken_parameters(machine: Machine) -> Iterator[MachineError]:
-    owners = [("machine", machine), ("memory", machine.memory)]
-    owners += [(site.xy, site) for site in (*machine.ports, *machine.clusters, *machine.vectors)]
-    for owner, thing in owners:
-        for name, record in parameters(type(thing)).items():
-            value = getattr(thing, name)
-            wrong = check_parameter(value, record)
-            if wrong:
-                at = f" at {owner}" if isinstance(owner, tuple) else ""
-                yield MachineError(
-                    f"{type(thing).__name__}{at}: {name} = {value!r}; {wrong}", subject=("parameter", owner, name)
-                )
 
 
 def check_parameter(value: int, record: dict) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections import Counter
 from pathlib import Path
 
-from kohakutpu import errata as errata_registry
+from kohakutpu import errata
 
 from . import text_map
 from .description import (
@@ -23,67 +22,83 @@ from .description import (
     parameters,
 )
 from .strict_yaml import Document, Node
+from .text_map import Placement
 
 MACHINES = Path(__file__).resolve().parents[2] / "machines"
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
-_SITES = {"port": MemoryPort, "cluster": ClusterUnit, "vector": VectorUnit}
-_WHAT = {"port": "memory port", "cluster": "cluster", "vector": "vector core", "spare": "spare port", "agent": "agent"}
-_LISTS = {"ports": "port", "clusters": "cluster", "vectors": "vector", "spare": "spare"}
+# what stands on a site: the section of its parameters, its dataclass
+_SITES = {
+    "memory port": ("port", MemoryPort),
+    "cluster": ("cluster", ClusterUnit),
+    "vector core": ("vector", VectorUnit),
+}
+_LISTS = {"ports": "memory port", "clusters": "cluster", "vectors": "vector core", "spare": "spare port"}
 _MACHINE_SECTIONS = {"router": ("fifo_depth",), "orchestrator": ("staging_flits", "tx_depth", "rx_depth")}
-_KEYS = (
-    "name", "map", "place", "router", "orchestrator", "memory", "port", "cluster", "vector", "overrides", "errata",
-    "compile_only",
-)  # fmt: skip
+_SECTIONS: dict[str, dict[str, dict]] = {
+    **{section: {name: parameters(Machine)[name] for name in names} for section, names in _MACHINE_SECTIONS.items()},
+    "memory": parameters(Dram),
+    **{section: parameters(kind) for section, kind in _SITES.values()},
+}
+_KEYS = ("name", "map", "place", *_SECTIONS, "overrides", "errata", "compile_only")
+_OVERRIDE_KEYS = ("at", "bind", *dict.fromkeys(name for _, kind in _SITES.values() for name in parameters(kind)))
 
 
 def load(name_or_path: str | Path) -> Machine:
-    """The machine of a bare name in `machines/`, or of a YAML file.
+    """The machine of a bare name in `machines/`, of a YAML file, or of a text map (`.map`).
 
-    Raises MachineError naming file, line and column, or the closest machine when there is no such file.
+    Raises MachineError naming file, line and column, or the closest machine when none has that name.
     """
     given = str(name_or_path)
     path = Path(given)
-    if path.suffix not in (".yaml", ".yml") and path.name == given:
+    if path.name == given and path.suffix not in (".yaml", ".yml", ".map"):
         path = MACHINES / f"{given}.yaml"
         if not path.is_file():
             known = list_machines()
             near = difflib.get_close_matches(given, known, 1)
             hint = f"did you mean {near[0]}? " if near else ""
-            raise MachineError(f"no machine is called {given!r}; {hint}Machines are {', '.join(known)}")
-    elif not path.is_file():
-        raise MachineError(f"no machine file {given}")
+            there = ", ".join(known) or "none"
+            raise MachineError(f"no machine is called {given!r} in {MACHINES}; {hint}There are {there}")
     try:
-        text = path.read_bytes().decode("utf-8")
+        data = path.read_bytes()
+    except OSError as error:
+        raise MachineError(f"cannot read machine file {given}: {error.strerror}") from error
+    try:
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
+        line = data.count(b"\n", 0, error.start) + 1
         raise MachineError("not UTF-8 text", where=f"{path}:{line}:1") from error
+    if path.suffix == ".map":
+        return from_picture(text, name=path.stem, source=str(path))
     return from_yaml(text, source=str(path))
 
 
 def list_machines() -> list[str]:
-    """Names that `load` knows, sorted."""
+    """The names that `load` knows, sorted."""
     return sorted(path.stem for path in MACHINES.glob("*.yaml"))
 
 
 def from_picture(text: str, *, name: str, source: str = "<picture>") -> Machine:
-    """A machine with every parameter at its default from a text picture. Raises MachineError naming the line."""
+    """A machine with every parameter at its default from a text map. Raises MachineError naming line and column."""
     placement = text_map.parse(text, source=source)
-    return _machine(name, placement, {}, {}, {})
+    try:
+        return _machine(name, placement, {}, {}, {})
+    except MachineError as error:
+        keys = (key for key in error.subject if key[0] == "site")
+        mark = next((":{}:{}".format(*placement.marks[key[2]]) for key in keys), "")
+        raise MachineError(error.message, where=f"{source}{mark}") from None
 
 
 def from_yaml(text: str, *, source: str = "<yaml>") -> Machine:
     """A machine from YAML text. Raises MachineError that begins with `source:line:column`."""
-    document = Document(text, source)
-    return _Reader(document).machine()
+    return _Reader(Document(text, source)).machine()
 
 
 class _Reader:
-    """One pass over a document; remembers where each statement stands, for rules that need the whole machine."""
+    """One pass over a document; remembers where each statement stands, for the rules that need the whole machine."""
 
     def __init__(self, document: Document):
         self.document = document
-        self.marks: dict[tuple, str] = {}
+        self.marks: dict[object, str] = {}  # key of MachineError.subject -> file:line:column
 
     def machine(self) -> Machine:
         doc = self.document
@@ -91,158 +106,136 @@ class _Reader:
         if "name" not in top:
             doc.refuse(doc.root, "no name; 'name: ...' is expected")
         name = doc.word(top["name"], "name")
-        if not _NAME.fullmatch(name):
-            doc.refuse(top["name"], f"name {name!r}; letters, digits and _ . + - are expected")
+        self.marks["name"] = doc.where(top["name"])
         placement = self._placement(top)
-        sections = {key: self._section(top, key) for key in ("router", "orchestrator", "memory", *_SITES)}
-        overrides = self._overrides(top, placement)
-        general = {
-            "errata": self._errata(top),
-            "compile_only": doc.boolean(top["compile_only"], "compile_only") if "compile_only" in top else False,
-        }
+        sections = {section: self._section(top[section], section) for section in _SECTIONS if section in top}
+        overrides = self._overrides(top["overrides"], placement) if "overrides" in top else {}
+        general: dict[str, object] = {}
+        if "errata" in top:
+            general["errata"] = self._errata(top["errata"])
+        if "compile_only" in top:
+            general["compile_only"] = doc.boolean(top["compile_only"], "compile_only")
         try:
             return _machine(name, placement, sections, overrides, general)
         except MachineError as error:
-            raise MachineError(error.message, where=self._locate(error.subject), subject=error.subject) from None
+            where = next((self.marks[key] for key in error.subject if key in self.marks), doc.where(doc.root))
+            raise MachineError(error.message, where=where, subject=error.subject) from None
 
-    # ---- where things stand -------------------------------------------------------------------------
-
-    def _placement(self, top: dict[str, Node]) -> text_map.Placement:
+    def _placement(self, top: dict[str, Node]) -> Placement:
         doc = self.document
         if "map" in top and "place" in top:
             doc.refuse(top["place"], "map and place both say where units stand; one of them is expected")
         if "map" not in top and "place" not in top:
             doc.refuse(doc.root, "no map and no place; one of them says where units stand")
-        if "map" in top:
-            text, first, indent = doc.block(top["map"], "map")
-            placement = text_map.parse(text, source=doc.source, first_line=first, indent=indent)
-            for kind, x, y in placement.sites:
-                self.marks["site", _WHAT[kind], (x, y)] = doc.at(*placement.marks[x, y])
-            for subject in ("grid", "ports", "units"):
-                self.marks[(subject,)] = doc.where(top["map"])
-            return placement
-        place = doc.mapping(top["place"], ("grid", *_LISTS, "agent"), "place")
+        if "place" in top:
+            return self._listed(top["place"])
+        text, first, indent = doc.block(top["map"], "map")
+        placement = text_map.parse(text, source=doc.source, first_line=first, indent=indent)
+        for what, x, y in placement.sites:
+            self.marks["site", what, (x, y)] = doc.at(*placement.marks[x, y])
+        return placement
+
+    def _listed(self, node: Node) -> Placement:
+        doc = self.document
+        place = doc.mapping(node, ("grid", *_LISTS, "agent"), "place")
         if "grid" not in place:
-            doc.refuse(top["place"], "no grid; 'grid: [routers wide, routers tall]' is expected")
-        nx, ny = doc.coordinate(place["grid"], "grid")
-        placement = text_map.Placement(nx, ny, [])
-        for subject in ("ports", "units"):
-            self.marks[(subject,)] = doc.where(place.get(subject, top["place"]))
-        self.marks["grid",] = doc.where(place["grid"])
-        entries: list[tuple[str, Node]] = []
-        for key, kind in _LISTS.items():
-            if key in place:
-                entries += [(kind, node) for node in doc.sequence(place[key], key)]
+            doc.refuse(node, "no grid in place; 'grid: [routers wide, routers tall]' is expected")
+        placement = Placement(*doc.pair(place["grid"], "grid"), [])
+        self.marks["grid"] = doc.where(place["grid"])
+        self.marks["ports"] = doc.where(place.get("ports", node))
+        self.marks["units"] = doc.where(node)
+        lists = {what: doc.sequence(place[key], key) for key, what in _LISTS.items() if key in place}
+        stated = [(what, item) for what, items in lists.items() for item in items]
         if "agent" in place:
-            entries.append(("agent", place["agent"]))
-        for kind, node in entries:
-            xy = doc.coordinate(node, _WHAT[kind])
-            # the later of two statements about a place is the one to blame
-            self.marks["site", _WHAT[kind], xy] = doc.where(node)
-            placement.sites.append((kind, *xy))
+            stated.append(("agent", place["agent"]))
+        for what, item in stated:
+            xy = doc.pair(item, f"a {what}'s place")
+            self.marks["site", what, xy] = doc.where(item)  # of two statements about one place, the later is to blame
+            placement.sites.append((what, *xy))
         placement.sites.sort(key=lambda site: (site[2], site[1]))
         return placement
 
-    # ---- parameters -----------------------------------------------------------------------------------
+    def _section(self, node: Node, section: str) -> dict[str, int]:
+        records = _SECTIONS[section]
+        found = self.document.mapping(node, records, section)
+        return {name: self._value(item, records[name], (section, name)) for name, item in found.items()}
 
-    def _section(self, top: dict[str, Node], key: str) -> dict[str, int]:
-        if key not in top:
-            return {}
-        records = _records(key)
-        found = self.document.mapping(top[key], records, key)
-        return {name: self._value(node, f"{key}.{name}", records[name], (key, name)) for name, node in found.items()}
-
-    def _value(self, node: Node, what: str, record: dict, subject: tuple) -> int:
-        doc = self.document
-        value = doc.size(node, what) if what == "memory.bytes" else doc.integer(node, what)
+    def _value(self, node: Node, record: dict, key: tuple) -> int:
+        doc, name = self.document, key[-1]
+        value = doc.size(node, name) if record["unit"] > 1 else doc.integer(node, name)
         wrong = check_parameter(value, record)
         if wrong:
-            doc.refuse(node, f"{what} = {value}; {wrong}")
-        self.marks[subject] = doc.where(node)
+            doc.refuse(node, f"{name} = {value}; {wrong}")
+        self.marks[key] = doc.where(node)
         return value
 
-    def _overrides(self, top: dict[str, Node], placement: text_map.Placement) -> dict[tuple[int, int], dict]:
+    def _overrides(self, node: Node, placement: Placement) -> dict[tuple[int, int], dict[str, int]]:
         doc = self.document
-        kinds = {(x, y): kind for kind, x, y in placement.sites if kind in _SITES}
-        overrides: dict[tuple[int, int], dict] = {}
-        for node in doc.sequence(top["overrides"], "overrides") if "overrides" in top else ():
-            every = ("at", "port", *dict.fromkeys(name for kind in _SITES.values() for name in parameters(kind)))
-            found = doc.mapping(node, every, "an override")
+        standing = {(x, y): what for what, x, y in placement.sites if what in _SITES}
+        ports = placement.of("memory port")
+        overrides: dict[tuple[int, int], dict[str, int]] = {}
+        for item in doc.sequence(node, "overrides"):
+            found = doc.mapping(item, _OVERRIDE_KEYS, "an override")
             if "at" not in found:
-                doc.refuse(node, "no 'at: [x, y]' in this override")
-            xy = doc.coordinate(found.pop("at"), "at")
-            if xy not in kinds:
-                doc.refuse(node, f"nothing with parameters stands at {xy}; units and ports are at {sorted(kinds)}")
+                doc.refuse(item, "no 'at: [x, y]' in this override")
+            at_node = found.pop("at")
+            xy = doc.pair(at_node, "at")
+            if xy not in standing:
+                doc.refuse(at_node, f"no unit and no memory port at {xy}; they are at {sorted(standing)}")
             if xy in overrides:
-                doc.refuse(node, f"a second override for {xy}")
-            records = parameters(_SITES[kinds[xy]])
-            legal = (["port"] if kinds[xy] != "port" else []) + list(records)
+                doc.refuse(at_node, f"a second override for {xy}")
+            if not found:
+                doc.refuse(item, f"an override for {xy} that says nothing")
+            what = standing[xy]
+            records = parameters(_SITES[what][1])
             overrides[xy] = values = {}
             for name, value in found.items():
-                if name not in legal:
-                    doc.refuse(value, f"a {_WHAT[kinds[xy]]} has no {name}; {', '.join(legal)} are expected")
-                if name == "port":
-                    at = doc.coordinate(value, "port")
-                    if at not in placement.of("port"):
-                        doc.refuse(value, f"no memory port at {at}; ports are at {placement.of('port')}")
-                    values["port"] = placement.of("port").index(at)
+                if name == "bind" and what != "memory port":
+                    at = doc.pair(value, "bind")
+                    if at not in ports:
+                        doc.refuse(value, f"no memory port at {at}; they are at {ports}")
+                    values["port"] = ports.index(at)
+                elif name in records:
+                    values[name] = self._value(value, records[name], ("override", xy, name))
                 else:
-                    values[name] = self._value(value, name, records[name], ("override", xy, name))
+                    legal = [*records, *(["bind"] if what != "memory port" else [])]
+                    doc.refuse(value, f"a {what} has no {name}; it has {', '.join(legal)}")
         return overrides
 
-    def _errata(self, top: dict[str, Node]) -> frozenset[str]:
-        if "errata" not in top:
-            return frozenset()
-        doc, node = self.document, top["errata"]
-        if isinstance(node.value, str):
-            given: str | list[str] = doc.word(node, "errata")
-            nodes = [node]
-        else:
-            nodes = doc.sequence(node, "errata")
-            given = [doc.word(item, "an erratum") for item in nodes]
-        try:
-            return errata_registry.parse(given)
-        except errata_registry.UnknownErratum as error:
-            culprit = next((item for item in nodes if item.value == error.identifier), node)
-            doc.refuse(culprit, str(error))
-
-    def _locate(self, subject: tuple) -> str:
-        if subject in self.marks:
-            return self.marks[subject]
-        if subject[0] == "parameter":
-            _, xy, name = subject
-            for key in (("override", xy, name), *((kind, name) for kind in (*_SITES, "memory", *_MACHINE_SECTIONS))):
-                if key in self.marks:
-                    return self.marks[key]
-            for what in _WHAT.values():
-                if ("site", what, xy) in self.marks:
-                    return self.marks["site", what, xy]
-        return self.document.where(self.document.root)
+    def _errata(self, node: Node) -> frozenset[str]:
+        doc = self.document
+        listed = doc.is_sequence(node)
+        items = doc.sequence(node, "errata") if listed else [node]
+        identifiers: list[str] = []
+        for item in items:
+            identifier = doc.word(item, "an erratum")
+            if listed and identifier == "published":
+                doc.refuse(item, "published stands alone: 'errata: published', or a list of identifiers")
+            if identifier in identifiers:
+                doc.refuse(item, f"erratum {identifier} a second time")
+            try:
+                errata.parse(identifier)
+            except errata.UnknownErratum as error:
+                doc.refuse(item, str(error))
+            identifiers.append(identifier)
+        return errata.parse(identifiers if listed else identifiers[0])
 
 
-def _records(section: str) -> dict[str, dict]:
-    """The parameters a section may set."""
-    if section in _SITES:
-        return parameters(_SITES[section])
-    if section == "memory":
-        return parameters(Dram)
-    return {name: parameters(Machine)[name] for name in _MACHINE_SECTIONS[section]}
-
-
-def _machine(name: str, placement: text_map.Placement, sections: dict, overrides: dict, general: dict) -> Machine:
-    """Put a placement and the parameters together; unit binding is the nearest port unless overridden."""
-    ports = placement.of("port")
+def _machine(name: str, placement: Placement, sections: dict, overrides: dict, general: dict) -> Machine:
+    """Put a placement and parameters together; a unit is bound to the nearest port unless overridden."""
+    ports = placement.of("memory port")
     if not ports:
         raise MachineError("no memory port: a machine needs 1 to 4", subject=("ports",))
     own = placement.of("agent")
 
-    def made(kind: str) -> tuple:
+    def made(what: str) -> tuple:
+        section, kind = _SITES[what]
         sites = []
-        for x, y in placement.of(kind):
-            values = dict(sections.get(kind, {})) | overrides.get((x, y), {})
-            if kind != "port":
-                values.setdefault("port", nearest_port(placement.nx, placement.ny, ports, x, y))
-            sites.append(_SITES[kind](x, y, **values))
+        for xy in placement.of(what):
+            values = sections.get(section, {}) | overrides.get(xy, {})
+            if what != "memory port":
+                values.setdefault("port", nearest_port(placement.nx, placement.ny, ports, *xy))
+            sites.append(kind(*xy, **values))
         return tuple(sites)
 
     return Machine(
@@ -250,10 +243,10 @@ def _machine(name: str, placement: text_map.Placement, sections: dict, overrides
         nx=placement.nx,
         ny=placement.ny,
         agent=Agent(*own[0], own_endpoint=True) if own else Agent(*ports[0]),
-        ports=made("port"),
+        ports=made("memory port"),
         clusters=made("cluster"),
-        vectors=made("vector"),
-        spare=tuple(placement.of("spare")),
+        vectors=made("vector core"),
+        spare=tuple(placement.of("spare port")),
         memory=Dram(**sections.get("memory", {})),
         **sections.get("router", {}),
         **sections.get("orchestrator", {}),
@@ -262,55 +255,57 @@ def _machine(name: str, placement: text_map.Placement, sections: dict, overrides
 
 
 def to_yaml(machine: Machine) -> str:
-    """The YAML text of a machine: what differs from the defaults, and `from_yaml` gives an equal machine."""
-    lines = [f"name: {_quoted(machine.name)}"]
-    try:
-        drawing = text_map.draw(machine)
-        lines += ["map: |", *(f"  {row}" for row in drawing.splitlines())]
-    except MachineError:
-        lines += ["place:", f"  grid: [{machine.nx}, {machine.ny}]"]
-        for key in _LISTS:
-            places = [site if key == "spare" else site.xy for site in getattr(machine, key)]
-            if places:
-                lines.append(f"  {key}: [{', '.join(f'[{x}, {y}]' for x, y in places)}]")
-        if machine.agent.own_endpoint:
-            lines.append(f"  agent: [{machine.agent.x}, {machine.agent.y}]")
+    """YAML text that `from_yaml` turns into an equal machine; states only what differs from the defaults."""
+    lines = [f'name: "{machine.name}"', *_where(machine)]
+    for section, names in _MACHINE_SECTIONS.items():
+        lines += _block(section, {name: getattr(machine, name) for name in names})
+    lines += _block("memory", {name: getattr(machine.memory, name) for name in _SECTIONS["memory"]})
     overrides: dict[tuple[int, int], list[str]] = {}
-    blocks = {key: (machine, _MACHINE_SECTIONS[key]) for key in _MACHINE_SECTIONS}
-    blocks["memory"] = machine.memory, tuple(parameters(Dram))
-    for key, (thing, names) in blocks.items():
-        records = parameters(type(thing))
-        lines += _block(key, {n: getattr(thing, n) for n in names if getattr(thing, n) != records[n]["default"]})
-    for key, sites in (("port", machine.ports), ("cluster", machine.clusters), ("vector", machine.vectors)):
-        section = {}
-        for name, record in parameters(_SITES[key]).items():
-            counts = Counter(getattr(site, name) for site in sites)
-            usual = counts.most_common(1)[0][0] if counts else record["default"]
-            if usual != record["default"]:
-                section[name] = usual
+    for section, sites in (("port", machine.ports), ("cluster", machine.clusters), ("vector", machine.vectors)):
+        usual = {}
+        for name in _SECTIONS[section] if sites else ():
+            usual[name] = Counter(getattr(site, name) for site in sites).most_common(1)[0][0]
             for site in sites:
-                if getattr(site, name) != usual:
+                if getattr(site, name) != usual[name]:
                     overrides.setdefault(site.xy, []).append(f"{name}: {getattr(site, name)}")
-        lines += _block(key, section)
+        lines += _block(section, usual)
     for unit in machine.units:
         if unit.port != machine.nearest_port(*unit.xy):
-            x, y = machine.port_of(unit).xy
-            overrides.setdefault(unit.xy, []).append(f"port: [{x}, {y}]")
+            overrides.setdefault(unit.xy, []).append(f"bind: {list(machine.port_of(unit).xy)}")
     if overrides:
         lines.append("overrides:")
-        lines += [f"  - {{at: [{x}, {y}], {', '.join(values)}}}" for (x, y), values in sorted(overrides.items())]
-    if machine.errata:
-        whole = machine.errata == errata_registry.parse("published")
-        lines.append("errata: published" if whole else f"errata: [{', '.join(sorted(machine.errata))}]")
+        lines += [f"  - {{at: {list(xy)}, {', '.join(values)}}}" for xy, values in overrides.items()]
+    if machine.errata == errata.PUBLISHED:
+        lines.append("errata: published")
+    elif machine.errata:
+        lines.append(f"errata: [{', '.join(sorted(machine.errata))}]")
     if machine.compile_only:
         lines.append("compile_only: true")
     return "\n".join(lines) + "\n"
 
 
-def _block(key: str, values: dict[str, int]) -> list[str]:
-    return [f"{key}:", *(f"  {name}: {value}" for name, value in values.items())] if values else []
+def _where(machine: Machine) -> list[str]:
+    """The map, or the lists of a compile-only machine that no map can show."""
+    try:
+        return ["map: |", *(f"  {row}" for row in text_map.draw(machine).splitlines())]
+    except MachineError:
+        lines = ["place:", f"  grid: [{machine.nx}, {machine.ny}]"]
+        for key, what in _LISTS.items():
+            places = [list(xy) for kind, xy in machine.placed if kind == what]
+            lines += [f"  {key}: {places}"] if places else []
+        return lines + ([f"  agent: {list(machine.agent.xy)}"] if machine.agent.own_endpoint else [])
 
 
-def _quoted(name: str) -> str:
-    """A name as YAML: quoted, so that no reader takes it for a number or a boolean."""
-    return f'"{name}"'
+def _block(section: str, values: dict[str, int]) -> list[str]:
+    """A section with the values that are not at their defaults."""
+    records = _SECTIONS[section]
+    said = {name: value for name, value in values.items() if value != records[name]["default"]}
+    text = {name: _bytes(value) if records[name]["unit"] > 1 else str(value) for name, value in said.items()}
+    return [f"{section}:", *(f"  {name}: {value}" for name, value in text.items())] if said else []
+
+
+def _bytes(size: int) -> str:
+    for name, unit in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size % unit == 0:
+            return f"{size // unit} {name}"
+    return str(size)

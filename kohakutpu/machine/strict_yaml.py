@@ -9,14 +9,16 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from typing import NoReturn
 
 import yaml
 
 from .description import MachineError
 
 Node = yaml.nodes.Node
-_DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)")
-_SIZE = re.compile(r"(0|[1-9][0-9]*) ?(KiB|MiB|GiB)")
+_ODD_SPACE = re.compile("[\t\r\x85\u2028\u2029]")
+_DECIMAL = re.compile(r"0|-?[1-9][0-9]{0,18}")
+_SIZE = re.compile(r"([1-9][0-9]{0,8}) ?(KiB|MiB|GiB)")
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -25,7 +27,8 @@ class Document:
 
     def __init__(self, text: str, source: str):
         self.source = source
-        self.lines = text.splitlines()
+        text = text.replace("\r\n", "\n")
+        self.lines = text.split("\n")
         self.root = self._compose(text)
 
     # ---- refusing -----------------------------------------------------------------------------------
@@ -37,15 +40,17 @@ class Document:
     def where(self, node: Node) -> str:
         return self.at(node.start_mark.line + 1, node.start_mark.column + 1)
 
-    def refuse(self, node: Node, message: str):
+    def refuse(self, node: Node, message: str) -> NoReturn:
         raise MachineError(message, where=self.where(node))
 
     # ---- reading ------------------------------------------------------------------------------------
 
     def _compose(self, text: str) -> Node:
         for number, line in enumerate(self.lines, 1):
-            if "\t" in line:
-                raise MachineError("a tab; indent and separate with spaces", where=self.at(number, line.index("\t") + 1))
+            odd = _ODD_SPACE.search(line)
+            if odd:
+                meant = "a tab" if odd[0] == "\t" else f"line break U+{ord(odd[0]):04X}"
+                raise MachineError(f"{meant}; use spaces and plain newlines", where=self.at(number, odd.start() + 1))
         try:
             documents = 0
             for event in yaml.parse(text, Loader=yaml.SafeLoader):
@@ -65,6 +70,8 @@ class Document:
         except yaml.reader.ReaderError as error:
             line = text.count("\n", 0, error.position) + 1
             raise MachineError(f"character U+{error.character:04X} is not allowed", where=self.at(line, 1)) from error
+        except RecursionError as error:
+            raise MachineError("nested too deeply for a machine description", where=self.at(1, 1)) from error
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             parts = " ".join(part for part in (error.context, error.problem) if part)
@@ -103,7 +110,7 @@ class Document:
     def integer(self, node: Node, what: str) -> int:
         """A plain decimal integer, and no other spelling of a number."""
         text = self._plain(node, what, "a plain decimal integer")
-        if not _DECIMAL.fullmatch(text) or text == "-0":
+        if not _DECIMAL.fullmatch(text):
             self.refuse(node, f"{what} is a plain decimal integer, not {text!r}{self._pitfall(text)}")
         return int(text)
 
@@ -113,7 +120,7 @@ class Document:
         match = _SIZE.fullmatch(text)
         if match:
             return int(match[1]) * _UNITS[match[2]]
-        if not _DECIMAL.fullmatch(text) or text == "-0":
+        if not _DECIMAL.fullmatch(text):
             self.refuse(node, f"{what} is a number of bytes such as 65536 or 64 MiB, not {text!r}{self._pitfall(text)}")
         return int(text)
 
@@ -128,15 +135,21 @@ class Document:
         if not isinstance(node, yaml.ScalarNode):
             self.refuse(node, f"{what} is a word, not {self._kind(node)}")
         if node.tag != "tag:yaml.org,2002:str":
-            meant = {"bool": "a boolean", "null": "nothing", "timestamp": "a date"}.get(node.tag.rsplit(":", 1)[1], "a number")
+            tag = node.tag.rsplit(":", 1)[1]
+            meant = {"bool": "a boolean", "null": "nothing", "timestamp": "a date"}.get(tag, "a number")
             self.refuse(node, f"{what} is a word, but YAML reads {node.value!r} as {meant}; quote it if it is meant")
         return node.value
 
-    def coordinate(self, node: Node, what: str) -> tuple[int, int]:
-        """`[x, y]`; the range is checked with the mesh."""
-        parts = self.sequence(node, f"{what} is a coordinate [x, y]; it")
+    def is_sequence(self, node: Node) -> bool:
+        return isinstance(node, yaml.SequenceNode)
+
+    def pair(self, node: Node, what: str) -> tuple[int, int]:
+        """Two integers `[x, y]`."""
+        if not isinstance(node, yaml.SequenceNode):
+            self.refuse(node, f"{what} is a pair [x, y], not {self._kind(node)}")
+        parts = node.value
         if len(parts) != 2:
-            self.refuse(node, f"{what} is a coordinate [x, y], not {len(parts)} values")
+            self.refuse(node, f"{what} is a pair [x, y], not {len(parts)} values")
         return self.integer(parts[0], f"{what}'s x"), self.integer(parts[1], f"{what}'s y")
 
     def block(self, node: Node, what: str) -> tuple[str, int, int]:
@@ -144,7 +157,7 @@ class Document:
         if not isinstance(node, yaml.ScalarNode) or node.style != "|":
             self.refuse(node, f"{what} is a literal block after '{what}: |', not {self._kind(node)}")
         first = node.start_mark.line + 1
-        for offset, content in enumerate(node.value.splitlines()):
+        for offset, content in enumerate(node.value.split("\n")):
             if content.strip():
                 return node.value, first + 1, len(self.lines[first + offset]) - len(content)
         self.refuse(node, f"{what} is empty")

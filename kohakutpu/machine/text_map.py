@@ -1,4 +1,4 @@
-"""The text picture of a mesh: one row a line, one three-character token a site (spec: map text grammar).
+"""The text map of a mesh: one row a line, one three-character token a site (spec: map text grammar).
 
     xxx vec xxx xxx      north edge
     mag agt mat xxx      routers (1,1) and (2,1) between the west and east edges
@@ -13,11 +13,12 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from .description import GRID_MAX, MAX_PORTS, Machine, MachineError, site_kind
 
 EMPTY = ("xxx", "...")
-KINDS = {"nul": "spare", "mag": "port", "mat": "cluster", "vec": "vector", "agt": "agent"}
+KINDS = {"nul": "spare port", "mag": "memory port", "mat": "cluster", "vec": "vector core", "agt": "agent"}
 TOKENS = {kind: token for token, kind in KINDS.items()}
 RETIRED = ("mgr", "acu")
 
@@ -42,15 +43,15 @@ def parse(text: str, *, source: str = "<picture>", first_line: int = 1, indent: 
     Raises MachineError.
     """
 
-    def refuse(line: int, column: int, message: str):
+    def refuse(line: int, column: int, message: str) -> NoReturn:
         raise MachineError(message, where=f"{source}:{line}:{column}")
 
     rows: list[tuple[int, list[tuple[int, str]]]] = []
-    for line, content in enumerate(text.splitlines(), first_line):
-        content = content.split("#", 1)[0]
+    for line, content in enumerate(text.split("\n"), first_line):
+        content = content.split("#", 1)[0].removesuffix("\r")
         if "\t" in content:
             refuse(line, indent + content.index("\t") + 1, "a tab; tokens are separated by spaces or dashes")
-        tokens = [(indent + m.start() + 1, m.group()) for m in re.finditer(r"[^ -]+", content.rstrip())]
+        tokens = [(indent + m.start() + 1, m.group()) for m in re.finditer(r"[^ -]+", content)]
         for column, token in tokens:
             wrong = _token_fault(token)
             if wrong:
@@ -59,13 +60,15 @@ def parse(text: str, *, source: str = "<picture>", first_line: int = 1, indent: 
             rows.append((line, tokens))
     last = rows[-1][0] if rows else first_line
     if len(rows) < 3:
-        refuse(last, indent + 1, f"{len(rows)} rows; a picture has a north edge, at least one row of routers and a south edge")
+        fault = f"{len(rows)} rows; a north edge, at least one row of routers and a south edge are needed"
+        refuse(last, indent + 1, fault)
     width = len(rows[0][1])
     for line, tokens in rows:
         if len(tokens) != width:
             refuse(line, tokens[-1][0], f"{len(tokens)} tokens in this row, {width} in the first")
     if width < 3:
-        refuse(rows[0][0], rows[0][1][-1][0], f"{width} columns; a west edge, at least one router and an east edge are needed")
+        fault = f"{width} columns; a west edge, at least one router and an east edge are needed"
+        refuse(rows[0][0], rows[0][1][-1][0], fault)
     nx, ny = width - 2, len(rows) - 2
     if nx > GRID_MAX:
         refuse(rows[0][0], rows[0][1][GRID_MAX + 2][0], f"{nx} routers wide; at most {GRID_MAX}")
@@ -82,16 +85,16 @@ def parse(text: str, *, source: str = "<picture>", first_line: int = 1, indent: 
                 refuse(line, column, f"{token!r} at the corner ({x},{y}); a corner has no router and holds xxx or ...")
             if token == "mag" and where == "local":
                 refuse(line, column, f"memory port at ({x},{y}) in the interior; a memory port stands on the edge ring")
-            if token == "mag" and len(placement.of("port")) == MAX_PORTS:
+            if token == "mag" and len(placement.of("memory port")) == MAX_PORTS:
                 refuse(line, column, f"a fifth memory port; the memory agent has at most {MAX_PORTS}")
             if token == "agt" and placement.of("agent"):
                 refuse(line, column, f"a second agent; the first is at {placement.of('agent')[0]}")
             placement.sites.append((KINDS[token], x, y))
             placement.marks[x, y] = line, column
     first = rows[0][0]
-    if not placement.of("port"):
+    if not placement.of("memory port"):
         refuse(first, indent + 1, "no mag token: a machine needs 1 to 4 memory ports")
-    if not placement.of("cluster") and not placement.of("vector"):
+    if not placement.of("cluster") and not placement.of("vector core"):
         refuse(first, indent + 1, "no unit: a machine needs a mat or a vec token")
     return placement
 
@@ -115,16 +118,10 @@ def draw(machine: Machine) -> str:
     Raises MachineError for a compile-only machine whose coordinates no picture can show.
     """
     sites: dict[tuple[int, int], str] = {}
-    placed = [("port", port.xy) for port in machine.ports]
-    placed += [("cluster", unit.xy) for unit in machine.clusters]
-    placed += [("vector", unit.xy) for unit in machine.vectors]
-    placed += [("spare", xy) for xy in machine.spare]
-    if machine.agent.own_endpoint:
-        placed.append(("agent", machine.agent.xy))
-    for kind, xy in placed:
+    for what, xy in machine.placed:
         place = machine.site_kind(*xy)
-        if xy in sites or place in ("corner", "outside") or (kind == "port" and place == "local"):
-            raise MachineError(f"machine {machine.name} has no picture: {kind} at {xy} cannot exist on a mesh")
-        sites[xy] = TOKENS[kind]
+        if xy in sites or place in ("corner", "outside") or (what == "memory port" and place == "local"):
+            raise MachineError(f"machine {machine.name} has no picture: {what} at {xy} cannot exist on a mesh")
+        sites[xy] = TOKENS[what]
     rows = ([sites.get((x, y), "xxx") for x in range(machine.nx + 2)] for y in range(machine.ny + 2))
     return "".join(" ".join(row) + "\n" for row in rows)
