@@ -7,7 +7,7 @@ completion signal, CU_CTRL reply, unit.
 
 from __future__ import annotations
 
-from kohakutpu.isa.flit import Flit, FlitType, xy
+from kohakutpu.isa.flit import Flit, FlitType, type_name, xy
 from kohakutpu.isa.signals import CU_CAPS, CU_CTRL_REPLY, CU_CTRL_REQUEST, CU_SIGNAL, CU_STATUS, ControlIndex, SignalCode
 from kohakutpu.noc.engine import NEVER, Component, Engine, Fifo, Link
 
@@ -40,6 +40,8 @@ class Endpoint(Component):
         self.retired = 0
         self._busy_since: int | None = None
         self._busy_cycles = 0
+        self._may_send = False
+        self._taken = self._retired_at = -1  # cycles of the last instruction taken and retired
         self.last_signal: tuple[int, int, int] | None = None  # (cycle, code, arg)
 
     # ---- inbound -----------------------------------------------------------------------------------
@@ -100,13 +102,15 @@ class Endpoint(Component):
 
     def instruction(self, now: int) -> Flit | None:
         """The next instruction, when the unit may take it this cycle."""
-        if self.in_flight is not None or self.completions.full(now):
+        if self.in_flight is not None or self._retired_at == now or self.completions.full(now):
             return None
         return self.inst.head(now)
 
     def take_instruction(self, now: int) -> Flit:
         """Accept the instruction; it is in flight from the next cycle."""
+        assert self.in_flight is None and self._retired_at != now, f"{self.name}: two instructions in flight"
         self.in_flight = flit = self.inst.pop(now)
+        self._taken = now
         self.in_link.retry()
         return flit
 
@@ -123,7 +127,9 @@ class Endpoint(Component):
         """Retire the instruction in flight; never in the cycle that accepted it."""
         flit = self.in_flight
         assert flit is not None, f"{self.name}: completion with no instruction in flight"
+        assert self._taken < now, f"{self.name}: completion in the cycle that accepted the instruction"
         self.in_flight = None
+        self._retired_at = now
         self.retired += 1
         if fault:
             code, arg = SignalCode.FAULT, result
@@ -141,8 +147,16 @@ class Endpoint(Component):
         return self._may_send
 
     def send(self, flit: Flit) -> None:
+        assert self._may_send, f"{self.name}: the output register is not the unit's in this cycle"
         self._may_send = False
         self.out.send(flit)
+        if flit.type == FlitType.CU_SIGNAL:
+            code, arg = CU_SIGNAL.get(flit.payload, "code"), CU_SIGNAL.get(flit.payload, "arg")
+            self.last_signal = (self.engine.now, code, arg)
+
+    def wait_to_send(self) -> None:
+        """The unit holds a flit and may not send: step again in the cycle in which the register frees."""
+        self.out.wanted = True
 
     # ---- the clock ---------------------------------------------------------------------------------
 
@@ -167,6 +181,8 @@ class Endpoint(Component):
                 following = now + 1
             else:
                 out.wanted = True
+        if self.inst.items and self.in_flight is None and len(self.completions.items) < COMPLETION_DEPTH:
+            following = now + 1
         return unit if unit < following else following
 
     def unit_step(self, now: int) -> int:
@@ -175,16 +191,17 @@ class Endpoint(Component):
 
     def describe(self) -> list[str]:
         lines = []
-        if self.busy or self.recv.items or self.out.flit is not None:
-            x, y = xy(self.node)
-            flight = "none" if self.in_flight is None else f"txn {self.in_flight.txn:#04x} payload {self.in_flight.payload:064x}"
+        if self.busy or self.recv.items or self.out.flit is not None or self.reply is not None:
+            flight = "none"
+            if self.in_flight is not None:
+                flight = f"txn {self.in_flight.txn:#04x} since cycle {self._taken}, payload {self.in_flight.payload:064x}"
             lines.append(
-                f"{self.name} ({x},{y}): instruction in flight {flight}; {len(self.inst)} queued, "
+                f"{self.name} {xy(self.node)}: instruction in flight {flight}; {len(self.inst)} queued, "
                 f"{len(self.recv)} received flits waiting, {len(self.completions)} completions unsent"
             )
-            if self.last_signal is not None:
-                cycle, code, arg = self.last_signal
-                lines.append(f"  last signal raised: {SignalCode(code).name} arg {arg:#x} at cycle {cycle}")
+            if self.recv.items:
+                head = self.recv.items[0]
+                lines.append(f"  the first received flit is a {type_name(head.type)} from {xy(head.src)}")
             if self.out.flit is not None:
-                lines.append(f"  output register holds a {FlitType(self.out.flit.type).name} for {xy(self.out.flit.dst)}")
+                lines.append(f"  output register holds a {type_name(self.out.flit.type)} for {xy(self.out.flit.dst)}")
         return lines
