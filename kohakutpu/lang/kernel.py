@@ -1,0 +1,253 @@
+"""The kernel decorator: ports and knobs from a signature, tracing, and shapes to extents."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .extents import Expr, Extents, Name, names_in, resolve
+from .recorder import Recorder, active
+from .source import KernelError, Source, at, here
+from .trace import ELEMENTS, Buffer, Trace
+from .values import Handle, positive
+
+DEFAULT_PART = 8192
+RESERVED = {"fuse": True, "part": DEFAULT_PART}
+
+
+@dataclass(frozen=True)
+class Port:
+    """`L.In(*shape)` or `L.Out(*shape)` as a parameter default; `...` leads: batch axes, or alone the whole array."""
+
+    role: str
+    shape: tuple
+
+
+def In(*shape) -> Port:  # noqa: N802 - the language's spelling
+    """An operand."""
+    return Port("in", shape)
+
+
+def Out(*shape) -> Port:  # noqa: N802
+    """A result, allocated by the call."""
+    return Port("out", shape)
+
+
+def _declare(name: str, role: str, shape: tuple, source: Source) -> Buffer:
+    lead = bool(shape) and shape[0] is Ellipsis
+    rest = shape[1:] if lead else shape
+    for extent in rest:
+        if isinstance(extent, bool) or not isinstance(extent, (int, Expr)):
+            raise KernelError(f"{name}: an axis is a dim, an expression of dims or an integer, not {extent!r}", source)
+        if isinstance(extent, int) and extent < 1:
+            raise KernelError(f"{name}: an axis of {extent} elements", source)
+    if not shape:
+        raise KernelError(f"{name}: a buffer needs a shape", source)
+    if len(rest) > 2:
+        raise KernelError(f"{name}: {len(rest)} axes; a buffer has one or two apart from `...`", source)
+    return Buffer(name, role, rest, lead, lead and not rest, source)
+
+
+def temp(*shape) -> Handle:
+    """A buffer of the kernel's own. In a batched kernel it belongs to one batch element, with or without `...`."""
+    recorder = active()
+    source = here()
+    buffer = _declare(recorder.fresh("t"), "temp", shape, source)
+    ports = recorder.buffers.values()
+    if buffer.whole != any(port.whole for port in ports):
+        raise KernelError("a temp is `...` alone exactly when the ports are", source)
+    if not buffer.whole:
+        batched = any(port.batched for port in ports)
+        buffer = Buffer(buffer.name, "temp", buffer.shape, batched, False, source)
+    recorder.buffers[buffer.name] = buffer
+    return Handle(buffer)
+
+
+class Kernel:
+    """A traced function. `ports` and `knobs` (with defaults) come from its signature."""
+
+    def __init__(self, function: Callable):
+        functools.update_wrapper(self, function)
+        self.name = function.__name__
+        code = function.__code__
+        self.source = at(code.co_filename, code.co_firstlineno)
+        self.function = function
+        self.ports: dict[str, Buffer] = {}
+        self.knobs: dict[str, object] = {}
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise KernelError(f"{self.name}: *{parameter.name} is neither a port nor a knob", self.source)
+            if parameter.default is parameter.empty:
+                raise KernelError(f"{self.name}: {parameter.name} needs a default: L.In(..), L.Out(..) or a knob", self.source)
+            if isinstance(parameter.default, Port):
+                port = parameter.default
+                self.ports[parameter.name] = _declare(parameter.name, port.role, port.shape, self.source)
+            else:
+                self.knobs[parameter.name] = parameter.default
+        self._check_ports()
+        self._traces: dict[tuple, Trace] = {}
+
+    def _check_ports(self) -> None:
+        roles = [port.role for port in self.ports.values()]
+        for role, what in (("in", "L.In"), ("out", "L.Out")):
+            if role not in roles:
+                raise KernelError(f"{self.name} has no {what} port", self.source)
+        if len({port.whole for port in self.ports.values() if port.batched}) > 1:
+            raise KernelError(f"{self.name} mixes ports of `...` alone with ports of one batch element", self.source)
+        if any(port.whole for port in self.ports.values()) and not all(port.whole for port in self.ports.values()):
+            raise KernelError(f"{self.name}: when one port is `...` alone, all are", self.source)
+        batched = [port for port in self.ports.values() if port.batched]
+        if batched and not any(port.role == "in" for port in batched):
+            raise KernelError(f"{self.name}: an output has `...` and no operand fixes it", self.source)
+        if batched and any(port.role == "out" and not port.batched for port in self.ports.values()):
+            raise KernelError(f"{self.name}: an output without `...` in a batched kernel", self.source)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name} at {self.source}>"
+
+    def __call__(self, *_, **__):
+        raise KernelError(f"{self.name} is a kernel: compile or interpret it, it is not called", here())
+
+    @property
+    def inputs(self) -> list[Buffer]:
+        return [port for port in self.ports.values() if port.role == "in"]
+
+    @property
+    def outputs(self) -> list[Buffer]:
+        return [port for port in self.ports.values() if port.role == "out"]
+
+    def settings(self, knobs: Mapping[str, object]) -> dict[str, object]:
+        """Every knob, the reserved `fuse` and `part` included, with the given ones in place of their defaults."""
+        allowed = RESERVED | self.knobs
+        for name in knobs:
+            if name not in allowed:
+                raise KernelError(f"{self.name} has no knob {name!r}; it has {', '.join(allowed)}", self.source)
+        full = allowed | dict(knobs)
+        if not isinstance(full["fuse"], bool):
+            raise KernelError(f"fuse is True or False, not {full['fuse']!r}", self.source)
+        positive(full["part"], "part")
+        return full
+
+    def trace(self, **knobs) -> Trace:
+        """The trace at a setting of the knobs; each setting is traced once.
+
+        Raises KernelError with the offending line.
+        """
+        full = self.settings(knobs)
+        key = tuple(sorted((name, repr(value)) for name, value in full.items()))
+        if key not in self._traces:
+            self._traces[key] = self._record(full)
+        return self._traces[key]
+
+    def _record(self, full: dict[str, object]) -> Trace:
+        buffers = dict(self.ports)
+        with Recorder(full, buffers) as recorder:
+            handles = {name: Handle(port) for name, port in self.ports.items()}
+            self.function(**handles, **{name: full[name] for name in self.knobs})
+        if recorder.broken is not None:
+            raise recorder.broken
+        if not recorder.body:
+            raise KernelError(f"{self.name} does nothing: its body holds no statement", self.source)
+        if recorder.never_written:
+            raise KernelError(f"{self.name} never writes {', '.join(recorder.never_written)}", self.source)
+        shown = {name: value for name, value in full.items() if name in self.knobs or name in RESERVED}
+        return Trace(self.name, buffers, tuple(recorder.body), shown, full["fuse"], full["part"], self.source)
+
+    def solve(self, shapes: Mapping[str, tuple[int, ...]]) -> Extents:
+        """The extents that the operands' shapes fix.
+
+        Raises KernelError for an unknown, missing or surplus operand, an output passed as operand, a wrong rank, a
+        disagreement, and an extent that nothing fixes.
+        """
+        for name in shapes:
+            if name not in self.ports:
+                raise KernelError(f"{self.name} has no operand {name!r}; it has {', '.join(p.name for p in self.inputs)}")
+            if self.ports[name].role == "out":
+                raise KernelError(f"{name} is an output of {self.name}: its shape follows from the operands")
+        missing = [port.name for port in self.inputs if port.name not in shapes]
+        if missing:
+            raise KernelError(f"{self.name}: no shape for {', '.join(missing)}")
+        known: dict[str, int] = {}
+        lead: tuple[int, ...] | None = None
+        for port in self.inputs:
+            shape = tuple(shapes[port.name])
+            for extent in shape:
+                if isinstance(extent, bool) or not isinstance(extent, int) or extent < 1:
+                    raise KernelError(f"{self.name}: {port.name} has shape {shape}; every axis is an integer of at least 1")
+            split = len(shape) - len(port.shape)
+            if split < 0 or (split > 0 and not port.batched):
+                declared = ["..."] * port.batched + [str(extent) for extent in port.shape]
+                raise KernelError(f"{self.name}: {port.name}({', '.join(declared)}) cannot have shape {shape}")
+            if port.batched:
+                if lead is not None and lead != shape[:split]:
+                    raise KernelError(f"{self.name}: the batch axes of {port.name} are {shape[:split]}, others have {lead}")
+                lead = shape[:split]
+            for declared, extent in zip(port.shape, shape[split:], strict=True):
+                if isinstance(declared, Name) and known.setdefault(declared.name, extent) != extent:
+                    raise KernelError(
+                        f"{self.name}: {declared} is {known[declared.name]} for one operand and {extent} for {port.name}"
+                    )
+        if any(port.whole for port in self.inputs):
+            known[ELEMENTS] = math.prod(lead or ())
+        extents = Extents(known, lead or ())
+        for port in self.ports.values():
+            for declared in port.shape:
+                unknown = [] if isinstance(declared, int) else sorted(names_in(declared) - known.keys())
+                if unknown:
+                    raise KernelError(f"{self.name}: no operand fixes {', '.join(unknown)} of {port.name}")
+                if resolve(declared, known) < 1:
+                    raise KernelError(f"{self.name}: the axis {declared} of {port.name} has {resolve(declared, known)} elements")
+        for port in self.inputs:
+            if tuple(shapes[port.name]) != port.logical_shape(extents):
+                raise KernelError(
+                    f"{self.name}: {port.name} has shape {tuple(shapes[port.name])}, expected {port.logical_shape(extents)}"
+                )
+        return extents
+
+
+def kernel(function: Callable) -> Kernel:
+    """Make a function a kernel: parameters whose default is `L.In`/`L.Out` are ports, the others are knobs."""
+    return Kernel(function)
+
+
+def load(reference: str) -> Kernel:
+    """The kernel that `module:function` or `path.py:function` names.
+
+    Raises KernelError when the module, the file or the function is missing or is no kernel.
+    """
+    where, colon, name = reference.rpartition(":")
+    if not colon or not where or not name:
+        raise KernelError(f"{reference!r} is not of the form module:function or path.py:function")
+    if where.endswith(".py"):
+        path = Path(where)
+        if not path.is_file():
+            raise KernelError(f"{reference}: there is no file {where}")
+        module_name = f"_kernel_file_{abs(hash(str(path.resolve())))}"
+        spec = importlib.util.spec_from_file_location(module_name, path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        try:
+            spec.loader.exec_module(module)
+        except KernelError:
+            raise
+        except Exception as error:
+            raise KernelError(f"{reference}: {where} failed to load: {type(error).__name__}: {error}") from error
+    else:
+        try:
+            module = importlib.import_module(where)
+        except ModuleNotFoundError as error:
+            raise KernelError(f"{reference}: there is no module {error.name}") from error
+    found = getattr(module, name, None)
+    if found is None:
+        listed = sorted(key for key, value in vars(module).items() if isinstance(value, Kernel))
+        raise KernelError(f"{reference}: {where} has no {name}; its kernels are {', '.join(listed) or 'none'}")
+    if not isinstance(found, Kernel):
+        raise KernelError(f"{reference}: {name} is a {type(found).__name__}, not a kernel")
+    return found

@@ -1,0 +1,192 @@
+"""The trace in the making: open tilings and loops, fresh names, and what may stand where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .extents import Axis, Expr, Index, Name
+from .source import KernelError, Source, here
+from .trace import ELEMENTS, Buffer, BufferLeaf, Expression, Loop, Slice, SliceLeaf, Units
+
+_ACTIVE: list[Recorder] = []
+
+
+def active() -> Recorder:
+    """The recorder of the kernel being traced."""
+    if not _ACTIVE:
+        raise KernelError("kernel syntax outside a kernel: nothing is being traced", here())
+    return _ACTIVE[-1]
+
+
+class Recorder:
+    """Collects one trace. `enter`/`leave` bracket the call of the kernel's function."""
+
+    def __init__(self, knobs: dict[str, object], buffers: dict[str, Buffer]):
+        self.knobs = knobs
+        self.buffers = buffers
+        self.elements = Name(ELEMENTS)
+        self.body: list = []
+        self._bodies = [self.body]
+        self._open: list[Index] = []
+        self._in_units = False
+        self._counter = 0
+        self._statements = 0
+        self._tiles: dict[str, tuple[int, int]] = {}
+        self._accumulated: set[str] = set()
+        self._written: set[str] = set()
+        self.broken: KernelError | None = None
+
+    def __enter__(self) -> Recorder:
+        _ACTIVE.append(self)
+        return self
+
+    def __exit__(self, *_) -> None:
+        _ACTIVE.pop()
+
+    # ---- names and places ----
+
+    def fresh(self, stem: str) -> str:
+        """A name not used before in this trace."""
+        self._counter += 1
+        return f"{stem}{self._counter}"
+
+    def next_id(self) -> int:
+        self._statements += 1
+        return self._statements - 1
+
+    def emit(self, node) -> None:
+        self._bodies[-1].append(node)
+
+    def require_top(self, message: str) -> None:
+        if self._in_units or len(self._bodies) > 1:
+            raise KernelError(message, here())
+
+    def require_units(self, message: str) -> None:
+        if not self._in_units:
+            raise KernelError(message, here())
+
+    def require_open(self, index: Index) -> None:
+        if not any(index is known for known in self._open):
+            raise KernelError(f"the index {index} is used outside the tiling or loop that bound it", here())
+
+    # ---- what statements say ----
+
+    def tile_shape(self, accumulator: str) -> tuple[int, int]:
+        return self._tiles[accumulator]
+
+    def record_open(self, accumulator: str, gm: int, gn: int) -> None:
+        self._tiles[accumulator] = (gm, gn)
+
+    def record_contract(self, accumulator: str, a: Slice, b: Slice, source: Source) -> None:
+        for part in (a, b):
+            self._require_written(part.buffer, source)
+        self._accumulated.add(accumulator)
+
+    def require_accumulated(self, accumulator: str, source: Source) -> None:
+        if accumulator not in self._accumulated:
+            raise KernelError(f"{accumulator} is stored before anything was accumulated in it", source)
+
+    def record_write(self, target: Buffer, expression: Expression, source: Source) -> None:
+        for leaf in expression.leaves:
+            if isinstance(leaf, BufferLeaf):
+                self._require_written(leaf.buffer, source)
+            elif isinstance(leaf, SliceLeaf):
+                self._require_written(leaf.slice.buffer, source)
+        if target.role == "in":
+            raise KernelError(f"{target.name} is an input port and cannot be written", source)
+        self._written.add(target.name)
+
+    def _require_written(self, name: str, source: Source) -> None:
+        if self.buffers[name].role != "in" and name not in self._written:
+            raise KernelError(f"{name} is read before anything was written to it", source)
+
+    @property
+    def never_written(self) -> list[str]:
+        return [b.name for b in self.buffers.values() if b.role != "in" and b.name not in self._written]
+
+    # ---- tilings and loops ----
+
+    def open_loop(self, axis: Axis, name: str | None, source: Source) -> Iterator[Index]:
+        index = Index(name or self.fresh(self._letter()), axis)
+        self._push(index, source)
+        body: list = []
+        self._bodies.append(body)
+        finished = False
+        try:
+            yield index
+            finished = True
+        finally:
+            if finished:
+                self._bodies.pop()
+                self._open.pop()
+                self.emit(Loop(index, axis.count, tuple(body), source))
+            elif self.broken is None:
+                self.broken = KernelError("a loop over a kernel index was left early; it is recorded once, whole", source)
+
+    def open_units(self, axes: tuple[Axis, ...], names: tuple[str, ...] | None, source: Source) -> tuple[Index, ...]:
+        if self._in_units:
+            raise KernelError("units inside units: one tiling spreads work over the units, use loop inside it", source)
+        if names is not None and len(names) != len(axes):
+            raise KernelError(f"units has {len(axes)} axes and {len(names)} names", source)
+        indices = []
+        for position, axis in enumerate(axes):
+            index = Index(names[position] if names else self._letter(), axis)
+            self._push(index, source)
+            indices.append(index)
+        self._in_units = True
+        self._bodies.append([])
+        return tuple(indices)
+
+    def close_units(self, indices: tuple[Index, ...], source: Source) -> None:
+        body = self._bodies.pop()
+        self._in_units = False
+        del self._open[-len(indices) :]
+        if not body:
+            raise KernelError("units with nothing in it", source)
+        self.emit(Units(indices, tuple(index.axis.count for index in indices), tuple(body), source))
+
+    def _letter(self) -> str:
+        return "ijklmnopqrst"[len(self._open)]
+
+    def _push(self, index: Index, source: Source) -> None:
+        if any(index.name == known.name for known in self._open):
+            raise KernelError(f"the index {index.name} is open already", source)
+        self._open.append(index)
+
+
+def axis_of(given) -> Axis:
+    """What units and loop accept: a division of a buffer, or a count."""
+    if isinstance(given, Axis):
+        return given
+    if isinstance(given, (int, Expr)) and not isinstance(given, bool):
+        if isinstance(given, int) and given < 1:
+            raise KernelError(f"a tiling or loop of {given} steps", here())
+        return Axis("count", 0, given, given)
+    raise KernelError(f"expected buffer.tiles(..), .chunks32(..), .parts(..) or a count, got {given!r}", here())
+
+
+class units:  # noqa: N801 - a context manager of the language, written like a keyword
+    """`with units(x.tiles(gm), w.tiles(gn)) as (i, j)`: the body once per point, spread over the machine's units.
+
+    Yields one index, or a tuple of them. Points are independent: the machine runs them in any order.
+    """
+
+    def __init__(self, *axes, names: tuple[str, ...] | None = None):
+        self._source = here()
+        self._axes = tuple(axis_of(axis) for axis in axes)
+        if not axes:
+            raise KernelError("units needs at least one axis", self._source)
+        self._names = names
+
+    def __enter__(self) -> Index | tuple[Index, ...]:
+        self._indices = active().open_units(self._axes, self._names, self._source)
+        return self._indices if len(self._indices) > 1 else self._indices[0]
+
+    def __exit__(self, kind, *_) -> None:
+        if kind is None:
+            active().close_units(self._indices, self._source)
+
+
+def loop(count, name: str | None = None) -> Iterator[Index]:
+    """`for k in loop(x.chunks32(nk))`: the body for each index in ascending order."""
+    return active().open_loop(axis_of(count), name, here())

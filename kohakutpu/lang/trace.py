@@ -1,0 +1,333 @@
+"""What a traced kernel is: buffers, statements and loops, as data.
+
+A trace says what the source says and nothing of how it is lowered; `docs/kernels.md`, "What a kernel means",
+defines what each record computes. Executing one needs this module, `extents` and the number formats:
+
+* `Trace.body` holds `Units`, `Loop` and statements in source order, to be run in that order: `Units` once per
+  point of its grid (the last index fastest), `Loop` once per index 0..count-1, both with their indices bound
+  in the environment that `extents.resolve` reads. The whole body runs once per batch element: buffers with
+  `batched` are then one element of themselves, the others are shared.
+* A buffer's value is an FP16 array of its logical shape. An `Open` makes an accumulator zero, `Contract` adds
+  to it, `Store` and `Assign` write a buffer.
+* `Expression` is a list of nodes, each computed once, in order; the last is the value that is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from .extents import Axis, Expr, Extents, Index, resolve
+from .source import KernelError, Source
+
+ELEMENTS = "elements"  # the dim behind a port that is only `...`: its flat element count
+
+
+class ElementOp(Enum):
+    """One elementwise machine operation in E8M15; the operands are in the order of the meaning.
+
+    Each is one operation of the vector core's ALU (`formats.alu`): `VADD` and `VSUB` take their second
+    operand in c, the others in b.
+    """
+
+    NEG = ("neg", 1, "-a")
+    ABS = ("abs", 1, "|a|")
+    ADD = ("add", 2, "a + b")
+    SUB = ("sub", 2, "a - b")
+    MUL = ("mul", 2, "a * b")
+    MAX = ("max", 2, "b where a < b, else a")
+    MIN = ("min", 2, "b where a > b, else a")
+    EXP2 = ("exp2", 1, "2^a, by table")
+    LOG2 = ("log2", 1, "log2 a, by table")
+    RECIP = ("recip", 1, "1 / a, by table")
+    RSQRT = ("rsqrt", 1, "1 / sqrt a, by table")
+
+    def __init__(self, label: str, arity: int, meaning: str):
+        self.label = label
+        self.arity = arity
+        self.meaning = meaning
+
+
+# ---- buffers ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A port or a temporary: row-major FP16 of logical shape `Extents.lead` (when `batched`) + `shape`.
+
+    `role` is 'in', 'out' or 'temp'. `whole` marks a port declared as `...` alone: any shape, seen as one row of
+    `elements`; its `shape` is empty and its logical shape is `lead`.
+    """
+
+    name: str
+    role: str
+    shape: tuple[Expr | int, ...]
+    batched: bool
+    whole: bool
+    source: Source
+
+    def element_shape(self, extents: Extents) -> tuple[int, ...]:
+        """The shape of one batch element, or `(elements,)` of a whole-array buffer."""
+        if self.whole:
+            return (extents.dims[ELEMENTS],)
+        return tuple(resolve(extent, extents.dims) for extent in self.shape)
+
+    def logical_shape(self, extents: Extents) -> tuple[int, ...]:
+        """The shape a caller sees."""
+        if self.whole:
+            return extents.lead
+        return (extents.lead if self.batched else ()) + self.element_shape(extents)
+
+    def copies(self, extents: Extents) -> int:
+        """How many batch elements the buffer holds."""
+        return extents.batch if self.batched and not self.whole else 1
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A part of a buffer, `indices[d]` dividing axis d as the axis of the index it contains says.
+
+    Two indices of a two-axis buffer are a tile ([tiles, tiles]) or an operand ([tiles, chunks32]); one index is
+    a part of the flat buffer ('parts'), or the columns of a per-channel vector ('tiles' on a one-axis buffer,
+    repeated down every row of the tile it meets).
+    """
+
+    buffer: str
+    indices: tuple[Expr, ...]
+    axes: tuple[Axis, ...]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(axis.kind for axis in self.axes)
+
+
+# ---- expressions --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TileLeaf:
+    """An accumulator's elements, rounded to FP16 on leaving it."""
+
+    accumulator: str
+
+
+@dataclass(frozen=True)
+class BufferLeaf:
+    """Every element of a buffer."""
+
+    buffer: str
+
+
+@dataclass(frozen=True)
+class SliceLeaf:
+    """The elements of a slice."""
+
+    slice: Slice
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number: a float, or an extent that is one once the shapes are known."""
+
+    value: float | Expr
+
+    def number(self, known: Mapping[str, int]) -> float:
+        return self.value if isinstance(self.value, float) else float(resolve(self.value, known))
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation on earlier nodes; `operands` index the expression's nodes."""
+
+    op: ElementOp
+    operands: tuple[int, ...]
+
+
+Leaf = TileLeaf | BufferLeaf | SliceLeaf | Constant
+
+
+@dataclass(frozen=True)
+class Expression:
+    """Nodes in the order they are computed; no two are alike, and the last one is the value."""
+
+    nodes: tuple[Leaf | Op, ...]
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        return [node for node in self.nodes if not isinstance(node, Op)]
+
+    @property
+    def is_copy(self) -> bool:
+        """The expression is one leaf."""
+        return len(self.nodes) == 1
+
+    def text(self) -> str:
+        """The expression in one line, e.g. `mul(acc1, recip(add(exp2(mul(acc1, -1.44)), 1)))`."""
+        out: list[str] = []
+        for node in self.nodes:
+            if isinstance(node, Op):
+                out.append(f"{node.op.label}({', '.join(out[i] for i in node.operands)})")
+            elif isinstance(node, TileLeaf):
+                out.append(node.accumulator)
+            elif isinstance(node, BufferLeaf):
+                out.append(node.buffer)
+            elif isinstance(node, SliceLeaf):
+                out.append(_slice_text(node.slice))
+            else:
+                out.append(f"{node.value:g}" if isinstance(node.value, float) else f"{node.value}")
+        return out[-1]
+
+
+# ---- statements ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Open:
+    """`acc = L.tile(gm, gn, nk)`: an accumulator of 4*gm by 4*gn elements, all zero."""
+
+    id: int
+    accumulator: str
+    gm: int
+    gn: int
+    nk: int
+    source: Source
+
+
+@dataclass(frozen=True)
+class Contract:
+    """`acc += a[i, k] @ b[j, k]`: add the product over the last axes, `nk` blocks of 32 K in ascending order."""
+
+    id: int
+    accumulator: str
+    a: Slice
+    b: Slice
+    source: Source
+
+
+@dataclass(frozen=True)
+class Store:
+    """`y[i, j] <<= value` (tiles) or `y[e] <<= value` (parts)."""
+
+    id: int
+    target: Slice
+    expression: Expression
+    source: Source
+
+
+@dataclass(frozen=True)
+class Assign:
+    """`y <<= value`: every element of a buffer."""
+
+    id: int
+    target: str
+    expression: Expression
+    source: Source
+
+
+@dataclass(frozen=True)
+class Loop:
+    """`for k in loop(count)`: the body for index = 0, 1, .. count-1."""
+
+    index: Index
+    count: Expr | int
+    body: tuple[Node, ...]
+    source: Source
+
+
+@dataclass(frozen=True)
+class Units:
+    """`with units(...)`: the body once per point; points are independent of each other."""
+
+    indices: tuple[Index, ...]
+    counts: tuple[Expr | int, ...]
+    body: tuple[Node, ...]
+    source: Source
+
+
+Statement = Open | Contract | Store | Assign
+Node = Statement | Loop | Units
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One kernel at one setting of its knobs. `fuse` and `part` are the reserved knobs; neither changes a value."""
+
+    name: str
+    buffers: Mapping[str, Buffer]  # ports in the order of the signature, then temporaries
+    body: tuple[Node, ...]
+    knobs: Mapping[str, object]
+    fuse: bool
+    part: int
+    source: Source
+    statements: tuple[Statement, ...] = field(init=False)  # in source order; `statements[n].id == n`
+
+    def __post_init__(self):
+        object.__setattr__(self, "statements", tuple(_statements(self.body)))
+
+    @property
+    def inputs(self) -> list[Buffer]:
+        return [buffer for buffer in self.buffers.values() if buffer.role == "in"]
+
+    @property
+    def outputs(self) -> list[Buffer]:
+        return [buffer for buffer in self.buffers.values() if buffer.role == "out"]
+
+    @property
+    def temps(self) -> list[Buffer]:
+        return [buffer for buffer in self.buffers.values() if buffer.role == "temp"]
+
+    def pretty(self) -> str:
+        """The trace as indented text, one statement a line."""
+        lines = [f"kernel {self.name}({', '.join(f'{k}={v}' for k, v in self.knobs.items())})"]
+        for buffer in self.buffers.values():
+            shape = ["..."] * buffer.batched + [str(extent) for extent in buffer.shape]
+            lines.append(f"  {buffer.role:4} {buffer.name}({', '.join(shape)})")
+        lines += _lines(self.body, 1)
+        return "\n".join(lines)
+
+
+def _statements(body: tuple[Node, ...]) -> Iterator[Statement]:
+    for node in body:
+        if isinstance(node, (Loop, Units)):
+            yield from _statements(node.body)
+        else:
+            yield node
+
+
+def _slice_text(part: Slice) -> str:
+    return f"{part.buffer}[{', '.join(map(str, part.indices))}]"
+
+
+def _lines(body: tuple[Node, ...], depth: int) -> Iterator[str]:
+    pad = "  " * depth
+    for node in body:
+        if isinstance(node, Units):
+            bounds = ", ".join(f"{i} < {n}" for i, n in zip(node.indices, node.counts, strict=True))
+            yield f"{pad}units {bounds}"
+        elif isinstance(node, Loop):
+            yield f"{pad}loop {node.index} < {node.count}"
+        elif isinstance(node, Open):
+            yield f"{pad}{node.accumulator} = tile({node.gm}, {node.gn}, {node.nk})"
+        elif isinstance(node, Contract):
+            yield f"{pad}{node.accumulator} += {_slice_text(node.a)} @ {_slice_text(node.b)}"
+        elif isinstance(node, Store):
+            yield f"{pad}{_slice_text(node.target)} <<= {node.expression.text()}"
+        else:
+            yield f"{pad}{node.target} <<= {node.expression.text()}"
+        if isinstance(node, (Units, Loop)):
+            yield from _lines(node.body, depth + 1)
+
+
+def check_slice(part: Slice, buffer: Buffer, extents: Extents, known: Mapping[str, int], source: Source) -> tuple[int, ...]:
+    """The index values of a slice, refused when one starts past the end of the axis it divides."""
+    shape = buffer.element_shape(extents)
+    lengths = (math.prod(shape),) if part.kinds == ("parts",) else shape
+    values = tuple(resolve(index, known) for index in part.indices)
+    for axis, value, length in zip(part.axes, values, lengths, strict=True):
+        if value < 0 or value * axis.step >= length:
+            raise KernelError(
+                f"{_slice_text(part)} reaches index {value} of an axis of {length} elements in steps of {axis.step}", source
+            )
+    return values

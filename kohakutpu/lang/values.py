@@ -1,0 +1,464 @@
+"""What the body of a kernel handles: buffers, slices, accumulators and elementwise values.
+
+Every operator here either builds an expression or records a statement; none computes.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import struct
+
+from .extents import KBLOCK, LANES, Axis, Expr, Index, ceildiv, indices_in, same
+from .recorder import active
+from .source import KernelError, here
+from .trace import (
+    Assign, Buffer, BufferLeaf, Constant, Contract, ElementOp, Expression, Leaf, Op, Open, Slice, SliceLeaf, Store,
+    TileLeaf,
+)  # fmt: skip
+
+LOG2E = math.log2(math.e)
+
+
+def positive(value, what: str) -> int:
+    """A knob that is an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise KernelError(f"{what}: expected an integer of at least 1, got {value!r}", here())
+    return value
+
+
+# ---- elementwise values -------------------------------------------------------------------------------
+
+
+class Elementwise:
+    """Anything that stands in an elementwise expression."""
+
+    __array_ufunc__ = None  # numpy scalars leave the operator to us
+
+    def _value(self) -> Value:
+        raise NotImplementedError
+
+    def __add__(self, other):
+        return apply(ElementOp.ADD, self, other)
+
+    def __radd__(self, other):
+        return apply(ElementOp.ADD, other, self)
+
+    def __sub__(self, other):
+        return apply(ElementOp.SUB, self, other)
+
+    def __rsub__(self, other):
+        return apply(ElementOp.SUB, other, self)
+
+    def __mul__(self, other):
+        return apply(ElementOp.MUL, self, other)
+
+    def __rmul__(self, other):
+        return apply(ElementOp.MUL, other, self)
+
+    def __truediv__(self, other):
+        return apply(ElementOp.MUL, self, apply(ElementOp.RECIP, other))
+
+    def __rtruediv__(self, other):
+        return apply(ElementOp.MUL, other, apply(ElementOp.RECIP, self))
+
+    def __neg__(self):
+        return apply(ElementOp.NEG, self)
+
+    def __abs__(self):
+        return apply(ElementOp.ABS, self)
+
+    def __matmul__(self, other):
+        raise KernelError("@ contracts two operand slices, a[i, k] @ b[j, k]", here())
+
+    __rmatmul__ = __matmul__
+
+    def __bool__(self):
+        raise KernelError("a value is not known while the kernel is traced, so the body cannot branch on it", here())
+
+
+class Value(Elementwise):
+    """A node of an expression: a leaf, or an operation on other values."""
+
+    def __init__(self, node: Leaf | ElementOp, operands: tuple[Value, ...] = ()):
+        self.node = node
+        self.operands = operands
+
+    def _value(self) -> Value:
+        return self
+
+    def __iadd__(self, other):
+        if isinstance(other, Product):
+            raise KernelError(
+                "this name holds an expression, not the accumulator any more, so a product cannot be added to it; "
+                "give the expression another name",
+                here(),
+            )
+        return self + other
+
+
+def as_value(thing) -> Value:
+    """The value a Python object stands for in an expression."""
+    if isinstance(thing, Elementwise):
+        return thing._value()
+    if isinstance(thing, Expr):
+        if indices_in(thing):
+            raise KernelError(f"{thing}: an index cannot be a value", here())
+        return Value(Constant(thing))
+    if isinstance(thing, numbers.Real) and not isinstance(thing, bool):
+        number = float(thing)
+        if not math.isfinite(number):
+            raise KernelError(f"{number} cannot be a constant", here())
+        return Value(Constant(number))
+    raise KernelError(f"{thing!r} cannot stand in an elementwise expression", here())
+
+
+def apply(op: ElementOp, *operands) -> Value:
+    """The value of one operation."""
+    if any(isinstance(operand, Product) for operand in operands):
+        raise KernelError("a product can only be added to an accumulator: acc += a[i, k] @ b[j, k]", here())
+    return Value(op, tuple(as_value(operand) for operand in operands))
+
+
+def _node_key(value: Value, operands: tuple[int, ...]) -> tuple:
+    node = value.node
+    if isinstance(node, Constant) and isinstance(node.value, float):
+        return ("constant", struct.pack("<d", node.value))  # tells -0.0 from 0.0
+    return (node, operands)
+
+
+def expression_of(value: Value) -> Expression:
+    """The value as a list of nodes: operands left to right before their operation, alike nodes once."""
+    nodes: list[Leaf | Op] = []
+    known: dict[tuple, int] = {}
+    place: dict[int, int] = {}  # id of a Value -> its node
+    todo = [value]
+    while todo:
+        top = todo[-1]
+        missing = [operand for operand in top.operands if id(operand) not in place]
+        if missing:
+            todo.extend(reversed(missing))
+            continue
+        todo.pop()
+        if id(top) in place:
+            continue
+        operands = tuple(place[id(operand)] for operand in top.operands)
+        key = _node_key(top, operands)
+        if key not in known:
+            known[key] = len(nodes)
+            nodes.append(Op(top.node, operands) if isinstance(top.node, ElementOp) else top.node)
+        place[id(top)] = known[key]
+    if place[id(value)] != len(nodes) - 1:  # the value equals an earlier node: it must still come last
+        nodes = nodes[: place[id(value)] + 1]
+    return Expression(tuple(nodes))
+
+
+# ---- buffers ------------------------------------------------------------------------------------------
+
+
+class Handle(Elementwise):
+    """A buffer inside the body; bare, it stands for all of its elements."""
+
+    def __init__(self, buffer: Buffer):
+        self.buffer = buffer
+
+    def _value(self) -> Value:
+        return Value(BufferLeaf(self.buffer.name))
+
+    @property
+    def shape(self) -> tuple[Expr | int, ...]:
+        """The extents of one batch element."""
+        return self.buffer.shape
+
+    def tiles(self, per: int) -> Axis:
+        """The first axis in steps of `per` groups of 4 rows."""
+        self._axes(1, 2)
+        rows = self.buffer.shape[0]
+        return Axis("tiles", positive(per, "tiles"), rows, ceildiv(ceildiv(rows, LANES), per))
+
+    def chunks32(self, per: int) -> Axis:
+        """The last axis in steps of `per` blocks of 32."""
+        self._axes(2)
+        columns = self.buffer.shape[-1]
+        return Axis("chunks32", positive(per, "chunks32"), columns, ceildiv(ceildiv(columns, KBLOCK), per))
+
+    def parts(self, per: int) -> Axis:
+        """All elements, row-major, in steps of `per`."""
+        elements = self._elements()
+        return Axis("parts", positive(per, "parts"), elements, ceildiv(elements, per))
+
+    def _elements(self) -> Expr | int:
+        if self.buffer.whole:
+            return active().elements
+        elements: Expr | int = 1
+        for extent in self.buffer.shape:
+            elements = extent if isinstance(elements, int) and elements == 1 else elements * extent
+        return elements
+
+    def _axes(self, *allowed: int) -> None:
+        if self.buffer.whole or len(self.buffer.shape) not in allowed:
+            shape = "..." if self.buffer.whole else ", ".join(map(str, self.buffer.shape))
+            raise KernelError(
+                f"{self.buffer.name}({shape}): this needs {' or '.join(map(str, allowed))} axes apart from `...`", here()
+            )
+
+    def __getitem__(self, key) -> Part:
+        indices = key if isinstance(key, tuple) else (key,)
+        name = self.buffer.name
+        axes = []
+        for index in indices:
+            found = indices_in(index) if isinstance(index, Expr) else []
+            if len(found) != 1:
+                raise KernelError(f"{name}[{index!r}]: expected an index of an open tiling or loop", here())
+            active().require_open(found[0])
+            axes.append(found[0].axis)
+        part = Slice(name, indices, tuple(axes))
+        self._check_kinds(part)
+        lengths = (self._elements(),) if part.kinds == ("parts",) else self.buffer.shape
+        for index, axis, length in zip(indices, axes, lengths, strict=True):
+            if isinstance(index, Index) and not same(axis.length, length):
+                raise KernelError(
+                    f"{name}: the index {index} divides an axis of {axis.length}, and this one has {length}", here()
+                )
+        return Part(part, self.buffer)
+
+    def _check_kinds(self, part: Slice) -> None:
+        kinds = part.kinds
+        rank = 0 if self.buffer.whole else len(self.buffer.shape)
+        legal = {1: [("parts",), ("tiles",)], 2: [("parts",), ("tiles", "tiles"), ("tiles", "chunks32")]}
+        if kinds not in legal.get(rank, [("parts",)]):
+            raise KernelError(
+                f"{part.buffer} has {rank} axes and is indexed by ({', '.join(kinds)}); legal are "
+                + ", ".join(f"({', '.join(kind)})" for kind in legal.get(rank, [("parts",)])),
+                here(),
+            )
+
+    def __setitem__(self, key, value) -> None:
+        if not (isinstance(value, Part) and value.stored and value.buffer is self.buffer):
+            raise KernelError(f"{self.buffer.name}[...] = value stores nothing; write {self.buffer.name}[...] <<= value", here())
+        value.stored = False
+
+    def __ilshift__(self, value) -> Handle:
+        """`y <<= value`: every element."""
+        source = here()
+        recorder = active()
+        recorder.require_top(f"{self.buffer.name} <<= value writes a whole buffer, so it stands outside units and loops")
+        expression = expression_of(as_value(value))
+        for leaf in expression.leaves:
+            if isinstance(leaf, (TileLeaf, SliceLeaf)):
+                raise KernelError(
+                    f"{self.buffer.name} <<= value writes a whole buffer and may read only whole buffers and constants, "
+                    f"not {Expression((leaf,)).text()}",
+                    source,
+                )
+        recorder.record_write(self.buffer, expression, source)
+        recorder.emit(Assign(recorder.next_id(), self.buffer.name, expression, source))
+        return self
+
+
+class Part(Elementwise):
+    """A slice of a buffer inside the body."""
+
+    def __init__(self, part: Slice, buffer: Buffer):
+        self.slice = part
+        self.buffer = buffer
+        self.stored = False
+
+    def _value(self) -> Value:
+        if self.slice.kinds == ("tiles", "chunks32"):
+            raise KernelError(f"{self.slice.buffer}: an operand slice stands only in a product, a[i, k] @ b[j, k]", here())
+        return Value(SliceLeaf(self.slice))
+
+    def __matmul__(self, other) -> Product:
+        if not isinstance(other, Part):
+            return super().__matmul__(other)
+        for side in (self, other):
+            if side.slice.kinds != ("tiles", "chunks32"):
+                raise KernelError(
+                    f"{side.slice.buffer}: @ takes slices by (tiles, chunks32), not by ({', '.join(side.slice.kinds)})", here()
+                )
+        a, b = (side.buffer.shape[-1] for side in (self, other))
+        if not same(a, b):
+            raise KernelError(f"@ contracts the last axes, which differ: {self.slice.buffer} {a}, {other.slice.buffer} {b}", here())
+        return Product(self.slice, other.slice)
+
+    def __ilshift__(self, value) -> Part:
+        """`y[i, j] <<= value` or `y[e] <<= value`."""
+        source = here()
+        recorder = active()
+        if isinstance(value, Product):
+            raise KernelError("a product is added to an accumulator first: acc += a[i, k] @ b[j, k]", source)
+        expression = expression_of(as_value(value))
+        if self.slice.kinds == ("tiles", "tiles"):
+            self._check_tile(expression, source)
+        elif self.slice.kinds == ("parts",):
+            self._check_parts(expression, source)
+        else:
+            raise KernelError(f"{self.slice.buffer}: a slice by ({', '.join(self.slice.kinds)}) cannot be written", source)
+        recorder.record_write(self.buffer, expression, source)
+        recorder.emit(Store(recorder.next_id(), self.slice, expression, source))
+        self.stored = True
+        return self
+
+    def _check_tile(self, expression: Expression, source) -> None:
+        per = tuple(axis.per for axis in self.slice.axes)
+        tiles = [leaf for leaf in expression.leaves if isinstance(leaf, TileLeaf)]
+        if not tiles:
+            raise KernelError(f"{self.slice.buffer}: a tile is stored from an accumulator, and this value reads none", source)
+        shapes = {leaf.accumulator: active().tile_shape(leaf.accumulator) for leaf in tiles}
+        if len(set(shapes.values())) > 1:
+            listed = ", ".join(f"{name} {gm}x{gn}" for name, (gm, gn) in shapes.items())
+            raise KernelError(f"the accumulators of one expression must have one shape: {listed}", source)
+        if per != shapes[tiles[0].accumulator]:
+            raise KernelError(
+                f"{self.slice.buffer} is tiled {per[0]}x{per[1]} and the accumulator is "
+                "{}x{}".format(*shapes[tiles[0].accumulator]),
+                source,
+            )
+        for leaf in tiles:
+            active().require_accumulated(leaf.accumulator, source)
+        for leaf in expression.leaves:
+            if isinstance(leaf, BufferLeaf):
+                raise KernelError(
+                    f"{leaf.buffer} stands for the whole buffer, and {self.slice.buffer}[...] is one tile of it; index it", source
+                )
+            if isinstance(leaf, SliceLeaf):
+                wanted = {2: self.slice.indices, 1: self.slice.indices[1:]}[len(leaf.slice.indices)]
+                if leaf.slice.axes[0].kind != "tiles" or leaf.slice.indices != wanted:
+                    raise KernelError(
+                        f"{Expression((leaf,)).text()} does not meet the tile that is written: it must be indexed like "
+                        f"{self.slice.buffer}, or by its column index alone",
+                        source,
+                    )
+
+    def _check_parts(self, expression: Expression, source) -> None:
+        for leaf in expression.leaves:
+            if isinstance(leaf, (TileLeaf, BufferLeaf)) or (isinstance(leaf, SliceLeaf) and leaf.slice.kinds != ("parts",)):
+                raise KernelError(
+                    f"{self.slice.buffer} is written by parts, and {Expression((leaf,)).text()} is no part of a buffer", source
+                )
+            if isinstance(leaf, SliceLeaf) and not same_axis(leaf.slice.axes[0], self.slice.axes[0]):
+                raise KernelError(f"{Expression((leaf,)).text()} has parts of another size or buffer than the target", source)
+
+
+def same_axis(a: Axis, b: Axis) -> bool:
+    """Two axes divide equal extents in equal steps."""
+    return a.kind == b.kind and a.per == b.per and same(a.length, b.length)
+
+
+# ---- accumulators -------------------------------------------------------------------------------------
+
+
+class Product:
+    """`a[i, k] @ b[j, k]`, until it is added to an accumulator."""
+
+    def __init__(self, a: Slice, b: Slice):
+        self.a = a
+        self.b = b
+
+
+class Tile(Elementwise):
+    """An accumulator of 4*gm by 4*gn elements."""
+
+    def __init__(self, name: str, gm: int, gn: int, nk: int):
+        self.name = name
+        self.gm = gm
+        self.gn = gn
+        self.nk = nk
+
+    def _value(self) -> Value:
+        return Value(TileLeaf(self.name))
+
+    def __iadd__(self, product) -> Tile:
+        source = here()
+        if not isinstance(product, Product):
+            raise KernelError("acc += takes a product, a[i, k] @ b[j, k]; for elementwise work write acc + value", source)
+        for side, part, groups in (("gm", product.a, self.gm), ("gn", product.b, self.gn)):
+            rows, chunk = part.axes
+            if rows.per != groups:
+                raise KernelError(
+                    f"{part.buffer} is tiled by {rows.per} groups of 4 and the accumulator has {side}={groups}", source
+                )
+            if chunk.per != self.nk:
+                raise KernelError(
+                    f"{part.buffer} is cut into chunks of {chunk.per} blocks of 32 and the accumulator has nk={self.nk}", source
+                )
+        recorder = active()
+        recorder.record_contract(self.name, product.a, product.b, source)
+        recorder.emit(Contract(recorder.next_id(), self.name, product.a, product.b, source))
+        return self
+
+
+def tile(gm: int, gn: int, nk: int | None = None) -> Tile:
+    """An accumulator of `gm` by `gn` sub-tiles, swept `nk` blocks of 32 K at a time (default: the knob `nk`, else 2)."""
+    source = here()
+    recorder = active()
+    recorder.require_units("an accumulator belongs to one instance: open it inside units")
+    if nk is None:
+        nk = recorder.knobs.get("nk", 2)
+    gm, gn, nk = positive(gm, "gm"), positive(gn, "gn"), positive(nk, "nk")
+    name = recorder.fresh("acc")
+    recorder.record_open(name, gm, gn)
+    recorder.emit(Open(recorder.next_id(), name, gm, gn, nk, source))
+    return Tile(name, gm, gn, nk)
+
+
+# ---- functions ----------------------------------------------------------------------------------------
+
+
+def exp2(v) -> Value:
+    """2^v."""
+    return apply(ElementOp.EXP2, v)
+
+
+def log2(v) -> Value:
+    """log2 v."""
+    return apply(ElementOp.LOG2, v)
+
+
+def recip(v) -> Value:
+    """1 / v."""
+    return apply(ElementOp.RECIP, v)
+
+
+def rsqrt(v) -> Value:
+    """1 / sqrt v."""
+    return apply(ElementOp.RSQRT, v)
+
+
+def absolute(v) -> Value:
+    """|v|."""
+    return apply(ElementOp.ABS, v)
+
+
+def maximum(a, b) -> Value:
+    """b where a < b, else a."""
+    return apply(ElementOp.MAX, a, b)
+
+
+def minimum(a, b) -> Value:
+    """b where a > b, else a."""
+    return apply(ElementOp.MIN, a, b)
+
+
+def sigmoid(v) -> Value:
+    """recip(exp2(v * -log2 e) + 1)."""
+    return recip(exp2(as_value(v) * -LOG2E) + 1.0)
+
+
+def silu(v) -> Value:
+    """v * sigmoid(v)."""
+    v = as_value(v)
+    return v * sigmoid(v)
+
+
+def relu(v) -> Value:
+    """maximum(v, 0)."""
+    return maximum(v, 0.0)
+
+
+def gelu(v) -> Value:
+    """v * sigmoid(2z) with z = sqrt(2/pi) * (v + 0.044715 v^3): the tanh form, since (1 + tanh z)/2 = sigmoid(2z)."""
+    v = as_value(v)
+    inner = v * v * v * 0.044715 + v
+    return v * recip(exp2(inner * (-2.0 * math.sqrt(2.0 / math.pi) * LOG2E)) + 1.0)
