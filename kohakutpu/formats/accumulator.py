@@ -42,8 +42,11 @@ class AccumulatorFormat:
         """Words of integer block sums `s` under the scale bytes `fa` (lane of A) and `fb` (lane of B).
 
         The three broadcast; the result is uint32 of that shape. `anchor` is 0..255 and divides the value by
-        2^(anchor - 40). The exponent wraps modulo 128 for anchors that push it out of range, as in hardware.
+        2^(anchor - 40); another one raises `ValueError`. The exponent wraps modulo 128 for anchors that push it
+        out of range, as in hardware.
         """
+        if not 0 <= anchor <= 255:
+            raise ValueError(f"anchor {anchor} does not fit 8 bits (0..255)")
         s, fa, fb = (np.asarray(x).astype(np.int64) for x in (s, fa, fb))
         mw = self.mantissa
         magnitude = np.abs(s) * (8 + (fa & 7)) * (8 + (fb & 7))  # below 2^25
