@@ -1,0 +1,65 @@
+"""Flits or instruction payloads, one hexadecimal number a line, to assembly text.
+
+A number of more than 64 digits is a whole flit, one of at most 64 a CU_INST payload. What follows `#` or `;` is a
+comment, and of a line with several words the last number counts, so that listings can be fed as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from kohakutpu.isa.assembler import disassemble
+from kohakutpu.isa.flit import FLIT_WIDTH, Flit
+from kohakutpu.isa.signals import UnitType
+
+HELP = "flits to assembly text"
+UNITS = {"cluster": UnitType.CLUSTER, "vector": UnitType.VECTOR}
+_HEX = re.compile(r"(?:0x)?([0-9a-fA-F]+)")
+
+
+class InputError(ValueError):
+    """A line that is no flit and no payload: names file and line."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a file, or - for standard input")
+    parser.add_argument("--unit", choices=sorted(UNITS), help="what the payloads are for, where they alone do not say")
+
+
+def read(name: str) -> str:
+    """The text of a file, or of standard input for `-`."""
+    if name == "-":
+        return sys.stdin.read()
+    try:
+        return Path(name).read_text()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}: not a text file ({error.reason} at byte {error.start})") from None
+
+
+def parse(text: str, name: str) -> list[Flit | int]:
+    """The flits and payloads of a listing. Raises `InputError` naming the line."""
+    items: list[Flit | int] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = re.split(r"[#;]", line, maxsplit=1)[0].split()
+        if not words:
+            continue
+        found = _HEX.fullmatch(words[-1])
+        if not found:
+            raise InputError(f"{name}:{number}: expected a hexadecimal flit or payload, got {words[-1]!r}")
+        digits = found[1]
+        value = int(digits, 16)
+        if value >> FLIT_WIDTH:
+            raise InputError(f"{name}:{number}: {len(digits)} digits are more than a {FLIT_WIDTH}-bit flit")
+        items.append(Flit.from_int(value) if len(digits) > 64 else value)
+    return items
+
+
+def main(args: argparse.Namespace) -> int:
+    items = parse(read(args.file), "standard input" if args.file == "-" else args.file)
+    if not items:
+        raise InputError(f"{args.file}: no flit and no payload in it")
+    print(disassemble(items, unit=UNITS.get(args.unit)), end="")
+    return 0
