@@ -16,6 +16,7 @@ import yaml
 from .description import MachineError
 
 Node = yaml.nodes.Node
+DEPTH_MAX = 16  # the composer recurses
 _ODD_SPACE = re.compile("[\t\r\x85\u2028\u2029]")
 _DECIMAL = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _SIZE = re.compile(r"([1-9][0-9]{0,8}) ?(KiB|MiB|GiB)")
@@ -52,7 +53,7 @@ class Document:
                 meant = "a tab" if odd[0] == "\t" else f"line break U+{ord(odd[0]):04X}"
                 raise MachineError(f"{meant}; use spaces and plain newlines", where=self.at(number, odd.start() + 1))
         try:
-            documents = 0
+            documents = depth = 0
             for event in yaml.parse(text, Loader=yaml.SafeLoader):
                 mark = event.start_mark
                 where = self.at(mark.line + 1, mark.column + 1)
@@ -66,12 +67,13 @@ class Document:
                     raise MachineError(f"anchor &{event.anchor}; write the value out", where=where)
                 if getattr(event, "tag", None) is not None:
                     raise MachineError(f"explicit tag {event.tag}; values say their own type", where=where)
+                depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+                if depth > DEPTH_MAX:
+                    raise MachineError(f"nested {depth} deep; no statement here needs more than 4", where=where)
             root = yaml.compose(text, Loader=yaml.SafeLoader)
         except yaml.reader.ReaderError as error:
             line = text.count("\n", 0, error.position) + 1
             raise MachineError(f"character U+{error.character:04X} is not allowed", where=self.at(line, 1)) from error
-        except RecursionError as error:
-            raise MachineError("nested too deeply for a machine description", where=self.at(1, 1)) from error
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             parts = " ".join(part for part in (error.context, error.problem) if part)
