@@ -1,0 +1,21 @@
+"""Which unit runs which instance: the one rule that the compiler and the dispatcher share.
+
+A fused drain names its receiver inside an instruction, so whoever dispatches must place the instances exactly as
+the compiler assumed (spec: which vector core receives).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+class DealError(ValueError):
+    """There is no unit to deal to."""
+
+
+def deal(keys: Iterable[tuple[int, ...]], nodes: Sequence[int]) -> dict[tuple[int, ...], int]:
+    """Each instance's node, round robin over `nodes` in the order of the sorted instance keys."""
+    ordered = sorted(keys)
+    if not nodes:
+        raise DealError(f"{len(ordered)} instances and no unit to run them")
+    return {key: nodes[position % len(nodes)] for position, key in enumerate(ordered)}
