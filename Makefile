@@ -25,10 +25,10 @@ $(READY): pyproject.toml constraints.txt
 	@rm -rf $(VENV)
 	@echo 'setting up $(VENV)'
 	@if $(PYTHON) -m venv $(VENV) >/dev/null 2>&1; then \
-	    $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'; \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,rtl]'; \
 	elif $(PYTHON) -m pip --version >/dev/null 2>&1; then \
 	    rm -rf $(VENV) && $(PYTHON) -m venv --without-pip $(VENV) && \
-	    $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'; \
+	    $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,rtl]'; \
 	else \
 	    echo 'error: $(PYTHON) has neither venv nor pip; install python3-venv (Debian) or set PYTHON=' >&2; exit 2; \
 	fi

@@ -144,17 +144,20 @@ def read_results(path: Path) -> Verdict:
 
 def run(folder: Path, *, top: str, simulator: str, module: str, expected: Sequence[str] | None = None,
         seed: int | None = None, extra_env: dict[str, str] | None = None, waves: bool = False,
-        name: str = "run") -> Verdict:  # fmt: skip
+        name: str = "run", search: Sequence[Path] = ()) -> Verdict:  # fmt: skip
     """Run the benches of Python module `module` on a built design.
 
     `expected` names the benches that must run (and no others do); `seed` fixes cocotb's random seed, which
-    is printed either way. Raises `BenchError` unless every bench that ran passed and every expected one ran.
+    is printed either way; `search` holds folders to import from besides the repository root. Raises `BenchError` unless every bench that ran passed and every expected one ran.
     """
     results = folder / f"{name}.xml"
     log = folder / f"{name}.log"
     results.unlink(missing_ok=True)
     seed = seed if seed is not None else int.from_bytes(os.urandom(4), "little")
-    env = {"PYTHONPATH": str(ROOT), "COCOTB_ANSI_OUTPUT": "0", **(extra_env or {})}
+    env = {"COCOTB_ANSI_OUTPUT": "0", **(extra_env or {})}
+    path = list(sys.path)
+    # The cocotb runner hands this process's import path on to the simulator.
+    sys.path[:0] = [str(ROOT), *map(str, search)]
     with patched_environment({**environment(simulator), **env}):
         runner = PortsOnlyVerilator() if simulator == "verilator" else cocotb_runner.Icarus()
         status = ""
@@ -166,6 +169,8 @@ def run(folder: Path, *, top: str, simulator: str, module: str, expected: Sequen
             )  # fmt: skip
         except (Exception, SystemExit) as error:
             status = str(error) or type(error).__name__
+        finally:
+            sys.path[:] = path
     tail = log.read_text(errors="replace")[-6000:] if log.exists() else ""
     try:
         verdict = read_results(results)

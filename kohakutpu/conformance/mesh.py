@@ -28,7 +28,7 @@ GATE_BUDGET = 200_000
 QUIET = 400
 # Which of our links each recorded link is, as a function of the system.
 RECORDED_LINKS = {
-    1: lambda s: s.bench.in_link,
+    1: lambda s: s.bench.ports[0].in_link,
     2: lambda s: s.units[CLUSTER].out,
     3: lambda s: s.units[CLUSTER].in_link,
     4: lambda s: s.units[VECTOR].out,
@@ -42,8 +42,7 @@ class Replay:
     """A machine with the bench at its agent's place, and what has been seen on its links since reset."""
 
     def __init__(self, machine, memory: np.ndarray, errata: frozenset[str]):
-        machine = dataclasses.replace(machine, errata=errata)
-        self.system = System(machine, agent="bench", on_transfer=self._saw)
+        self.system = System(machine, agent="bench", errata=errata, on_transfer=self._saw)
         self.system.memory.write(0, memory.astype("<u4").tobytes())
         self.last_move = 0
         self.seen: dict[int, list[Flit]] = defaultdict(list)  # by link index
@@ -51,7 +50,7 @@ class Replay:
         self.signals = 0
         self.received = 0
         self.types: Counter[int] = Counter()
-        self._home = self.system.bench.in_link.index
+        self._home = self.system.bench.ports[0].in_link.index
 
     def _saw(self, cycle: int, link, flit: Flit) -> None:
         self.last_move = cycle

@@ -1,0 +1,286 @@
+"""Golden cluster cases (`cluster.npz`) through the cycle model, driven by the flits a mesh would bring it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from kohakutpu.formats import mxfp7, words
+from kohakutpu.isa import cluster as isa
+from kohakutpu.isa.flit import Flit, FlitType, node
+from kohakutpu.isa.memory import decode_request
+from kohakutpu.isa.signals import CU_DATA, CU_SIGNAL, SIGNAL_ON_COMPLETE, Buffer, SignalCode
+from kohakutpu.machine import ClusterUnit
+from kohakutpu.model.cluster import Cluster
+from kohakutpu.model.cluster_sweep import CHAIN, EMIT_VALID, SEND_VALID, TILE_WRITE
+from kohakutpu.noc.engine import NEVER, Component, Engine, Link
+
+from .report import Tally
+
+AGENT, PORT, CLUSTER = node(1, 1), node(0, 1), node(2, 1)
+BUDGET = 200_000
+BURST = 256  # data flits that one descriptor announces
+ENTRY_BYTES, SOURCE_BYTES = 128, 256  # an entry in memory, packed and as FP16
+
+
+class ClusterBench(Component):
+    """A cluster with everything around it played by one neighbour: agent, mesh, memory port.
+
+    The neighbour answers entry reads from `memory`, one flit a cycle from `latency` cycles after the request
+    was taken, stores what is written, and keeps every flit it takes in `received` with its cycle. It refuses a
+    flit in each cycle for which `refuse` holds. `unit` gives the cluster's sizes.
+    """
+
+    def __init__(self, unit: ClusterUnit, *, latency: int = 10, memory_bytes: int = 1 << 20, skip: bool = True,
+                 faults: frozenset[str] = frozenset(), refuse: Callable[[int], bool] = lambda now: False):  # fmt: skip
+        engine = Engine(skip=skip)
+        super().__init__(engine, "bench")
+        self.cluster = Cluster(engine, "cluster0", unit, port=PORT, faults=faults)
+        self.cluster.out.sink = self
+        self.out = Link(engine, "bench.out", self)
+        self.out.sink = self.cluster
+        self.cluster.in_link = self.out
+        self.latency = latency
+        self.refuse = refuse
+        self.memory = np.full(memory_bytes, 0xAA, dtype=np.uint8)
+        self.received: list[tuple[int, Flit]] = []
+        self._queue: list[tuple[int, int, Flit]] = []
+        self._order = 0
+        self._streamed = 0  # the memory port is busy until then
+        self._write: list[int] = []  # address and words left of the open write
+        self._refused = False
+
+    # ---- the neighbour -----------------------------------------------------------------------------
+
+    def accept(self, flit: Flit, now: int) -> bool:
+        if self.refuse(now):
+            self._refused = True
+            self.wake(now)
+            return False
+        self.received.append((now, flit))
+        if flit.dst == PORT:
+            self._serve(flit, now)
+        return True
+
+    def _serve(self, flit: Flit, now: int) -> None:
+        if flit.type == FlitType.MEM_RD_REQ:
+            request = decode_request(flit.payload)
+            entries = self.entries(request.addr, max(request.count, 1), request.quant, "AB"[request.blayout])
+            at = max(now + self.latency, self._streamed)
+            for index, word in enumerate(words.to_ints(entries)):
+                entry, number = divmod(index, mxfp7.WORDS)
+                tag = (flit.txn + entry) & 0xFF
+                answer = Flit(flit.src, PORT, FlitType.MEM_RD_RESP, tag, int(number == 3), number, word)
+                self.put(answer, at + index)
+            self._streamed = at + len(entries) * mxfp7.WORDS
+        elif flit.type == FlitType.MEM_WR_REQ:
+            request = decode_request(flit.payload)
+            self._write = [request.addr, request.len + 1]
+        elif flit.type == FlitType.MEM_WR_DATA:
+            address, left = self._write
+            self.memory[address : address + words.WORD_BYTES] = np.frombuffer(flit.payload.to_bytes(32, "little"), np.uint8)
+            self._write = [address + words.WORD_BYTES, left - 1]
+
+    def entries(self, address: int, count: int, quant: int, layout: str) -> np.ndarray:
+        """Operand words uint32[count,4,8] that the memory port returns."""
+        size = SOURCE_BYTES if quant else ENTRY_BYTES
+        data = self.memory[address : address + size * count]
+        if not quant:
+            return data.view("<u4").astype(np.uint32).reshape(count, mxfp7.WORDS, 8)
+        halves = data.view("<u2").astype(np.uint16).reshape(count, mxfp7.LANES, mxfp7.BLOCK)
+        return mxfp7.pack(*mxfp7.quantise(halves), layout)
+
+    def step(self, now: int) -> int:
+        if self._refused:
+            self._refused = False
+            self.cluster.out.retry()
+        if not self._queue:
+            return NEVER
+        due = self._queue[0][0]
+        if due > now:
+            return due
+        if self.out.flit is not None:
+            self.out.wanted = True
+            return NEVER
+        self.out.send(heapq.heappop(self._queue)[2])
+        return now + 1
+
+    # ---- driving -----------------------------------------------------------------------------------
+
+    def put(self, flit: Flit, cycle: int | None = None) -> None:
+        """Offer `flit` to the cluster from `cycle` on (the next when not given), in order of cycle and call."""
+        cycle = self.engine.now + 1 if cycle is None else cycle
+        self._order += 1
+        heapq.heappush(self._queue, (cycle - 1, self._order, flit))
+        self.wake(max(cycle - 1, self.engine.now))
+
+    def instruct(self, *payloads: int, txn: int = 0x40, last: int = 0) -> None:
+        for payload in payloads:
+            self.put(Flit(CLUSTER, AGENT, FlitType.CU_INST, txn, last, 0, payload))
+
+    def burst(self, buf: int, offset: int, data: Iterable[int], *, flags: int = 0, ack: int = 0, txn: int = 0x21,
+              source: int = AGENT, length: int | None = None) -> None:  # fmt: skip
+        """A CU_DATA burst; `length` overrules the number of data flits in the descriptor."""
+        data = list(data)
+        length = len(data) if length is None else length
+        payload = CU_DATA.pack(buf=buf, offset=offset, len=length - 1, flags=flags, ack_x=ack & 15, ack_y=ack >> 4)
+        self.put(Flit(CLUSTER, source, FlitType.CU_DATA, txn, 0, 0, payload))
+        for index, word in enumerate(data):
+            self.put(Flit(CLUSTER, source, FlitType.CU_DATA, txn, int(index == len(data) - 1), 0, word))
+
+    def load(self, side: isa.Side, bank: int, operands: np.ndarray) -> int:
+        """Send operand words uint32[n,4,8] to entry 0 on of a bank by CU_DATA; returns the number of bursts."""
+        data = words.to_ints(operands)
+        starts = range(0, len(data), BURST)
+        for start in starts:
+            offset = bank * 256 * mxfp7.WORDS + start
+            self.burst(Buffer(side), offset, data[start : start + BURST], flags=SIGNAL_ON_COMPLETE, ack=AGENT)
+        return len(starts)
+
+    def signals(self) -> list[tuple[int, int, int, int]]:
+        """(cycle, code, arg, txn) of every CU_SIGNAL seen."""
+        return [
+            (cycle, CU_SIGNAL.get(flit.payload, "code"), CU_SIGNAL.get(flit.payload, "arg"), flit.txn)
+            for cycle, flit in self.received
+            if flit.type == FlitType.CU_SIGNAL
+        ]
+
+    def run(self, completions: int, received: int = 0, budget: int = BUDGET) -> None:
+        """Advance until so many completions and DATA_RECEIVED in all were seen. Raises `TimeoutError` with the
+        cluster's state when they do not come."""
+
+        def enough() -> bool:
+            codes = [code for _, code, _, _ in self.signals()]
+            answers = codes.count(SignalCode.DATA_RECEIVED)
+            return answers >= received and len(codes) - answers >= completions
+
+        if not self.engine.run(enough, budget):
+            raise TimeoutError("\n".join([f"cycle {self.engine.now}: the cluster is stuck", *self.cluster.describe()]))
+
+    def write(self, address: int, data: np.ndarray) -> None:
+        """Little-endian bytes of an array into the bench's memory."""
+        raw = np.ascontiguousarray(data).view(np.uint8).ravel()
+        self.memory[address : address + len(raw)] = raw
+
+    def node_words(self, target: int) -> list[int]:
+        """The data words of every CU_DATA burst sent to a node, in order."""
+        flits = [flit for _, flit in self.received if flit.type == FlitType.CU_DATA and flit.dst == target]
+        out, left = [], 0
+        for flit in flits:
+            if left:
+                out.append(flit.payload)
+                left -= 1
+            else:
+                left = CU_DATA.get(flit.payload, "len") + 1
+        return out
+
+
+def matrix(subtiles: np.ndarray, gm: int, gn: int) -> np.ndarray:
+    """Sub-tiles [gm*gn,16] in sweep order as the matrix [4gm,4gn]."""
+    return subtiles.reshape(gm, gn, 4, 4).transpose(0, 2, 1, 3).reshape(4 * gm, 4 * gn)
+
+
+def entries_of(lanes: np.ndarray, groups: int, chunk: int, nk: int) -> np.ndarray:
+    """Row-major operand lanes [4*groups, K] of one chunk as entries [groups*nk, 4, 32], group-major."""
+    block = lanes.reshape(groups, 4, -1, mxfp7.BLOCK)[:, :, chunk * nk : (chunk + 1) * nk]
+    return np.ascontiguousarray(block.transpose(0, 2, 1, 3)).reshape(groups * nk, 4, mxfp7.BLOCK)
+
+
+def scales_of(scales: np.ndarray, groups: int, chunk: int, nk: int) -> np.ndarray:
+    block = scales.reshape(groups, 4, -1)[:, :, chunk * nk : (chunk + 1) * nk]
+    return np.ascontiguousarray(block.transpose(0, 2, 1)).reshape(groups * nk, 4)
+
+
+GOLDEN_UNIT = ClusterUnit(2, 1, tiles=512, a_entries=512, b_entries=512)
+A_AT, B_AT, C_AT = 0, 0x20000, 0x40000
+
+
+class Case:
+    """One golden case: operands per chunk, and what the published unit made of them."""
+
+    def __init__(self, data, index: int):
+        prefix = f"c{index:03d}_"
+        self.__dict__.update({key[5:]: data[key] for key in data.files if key.startswith(prefix)})
+        for name in ("gm", "gn", "nk", "chunks", "anchor"):
+            setattr(self, name, int(getattr(self, name)))
+        self.label = f"case {index:03d}"
+        self.fp16 = hasattr(self, "A_fp16")  # the operands came through the quantiser
+
+    def packed(self, side: str, chunk: int) -> np.ndarray:
+        """Operand words uint32[n,4,8] of one side."""
+        groups = self.gm if side == "A" else self.gn
+        q = self.A_q if side == "A" else np.ascontiguousarray(self.B_q.T)
+        scales = entry_scales = self.A_s if side == "A" else self.B_s
+        entry_scales = scales_of(scales, groups, chunk, self.nk)
+        return mxfp7.pack(entries_of(q, groups, chunk, self.nk), entry_scales, side)
+
+    def source(self, side: str, chunk: int) -> np.ndarray:
+        """FP16 entries uint16[n,4,32] of one side."""
+        groups = self.gm if side == "A" else self.gn
+        return entries_of(self.A_fp16 if side == "A" else self.Bt_fp16, groups, chunk, self.nk)
+
+
+def run_case(case: Case, fp16: Tally, raw: Tally) -> None:
+    """Compute a case chunk by chunk: operands by FILL and by CU_DATA in turn, results by DRAIN and by SEND."""
+    bench = ClusterBench(GOLDEN_UNIT)
+    subtiles = case.gm * case.gn
+    done = answers = 0
+    for chunk in range(case.chunks):
+        bank = chunk % 2
+        where = f"{case.label} after chunk {chunk}"
+        if chunk % 2 and not case.fp16:
+            answers += sum(bench.load(side, bank, case.packed(side.name, chunk)) for side in isa.Side)
+        else:
+            for side, groups, at in ((isa.Side.A, case.gm, A_AT), (isa.Side.B, case.gn, B_AT)):
+                source = case.source if case.fp16 else case.packed
+                bench.write(at, source(side.name, chunk))
+                bench.instruct(isa.FILL.encode(addr=at, n=groups * case.nk, sel=side, preq=int(not case.fp16), fbank=bank))
+            done += 2
+        bench.run(done, answers)
+        bench.instruct(
+            isa.GEMM.encode(gm=case.gm, gn=case.gn, nk=case.nk, anchor=case.anchor, acc=int(chunk > 0), abank=bank, bbank=bank)
+        )
+        bench.instruct(isa.DRAIN.encode(addr=C_AT, n=subtiles))
+        bench.run(done := done + 2, answers)
+        sweep = bench.cluster.sweep
+        swept = sweep.last_issue + CHAIN - sweep.start
+        drained = bench.cluster.drain.last_command + EMIT_VALID + 1 - bench.cluster.drain.start
+        before = len(bench.node_words(AGENT))
+        bench.instruct(isa.DRAIN.encode(n=subtiles, dnode=1, dst_x=1, dst_y=1, dbuf=Buffer.ACCUMULATOR))
+        bench.run(done := done + 1, answers)
+        sent = bench.cluster.drain.last_command + SEND_VALID + 2 - bench.cluster.drain.start
+
+        got = bench.memory[C_AT : C_AT + 32 * subtiles].view("<u2").reshape(subtiles, 16)
+        compare(fp16, where, matrix(got, case.gm, case.gn), case.C_fp16[chunk])
+        granules = words.from_ints(bench.node_words(AGENT)[before:]).reshape(-1, 2, 8)
+        tile = bench.cluster.tiles.format.unpack_granules(granules)
+        compare(raw, where, matrix(tile, case.gm, case.gn), case.C_fp22[chunk])
+        fp16.cycles += [
+            (f"{where}: sweep", int(case.sweep_cycles[chunk]), swept),
+            (f"{where}: GEMM", int(case.gemm_cycles[chunk]), swept + TILE_WRITE + 1),
+            (f"{where}: drain", int(case.drain_cycles), drained),
+            (f"{where}: send", int(case.send_cycles), sent),
+        ]
+
+
+def compare(tally: Tally, where: str, ours: np.ndarray, published: np.ndarray) -> None:
+    """Count the elements of two matrices of one shape, and where they differ first."""
+    tally.compared += published.size
+    wrong = np.argwhere(ours != published)
+    if len(wrong):
+        at = tuple(wrong[0])
+        tally.differ(len(wrong), f"{where}, element {tuple(map(int, at))}: {int(ours[at]):#x}, published {int(published[at]):#x}")
+
+
+def check_cluster(path: Path) -> list[Tally]:
+    """Every case of `cluster.npz`: FP16 results and the raw accumulator after each chunk, with cycle rows."""
+    data = np.load(path)
+    count = int(data["n_cases"])
+    fp16 = Tally(path.name, f"{count} cluster cases, FP16 results", "elements")
+    raw = Tally(path.name, f"{count} cluster cases, raw accumulator", "elements")
+    for index in range(count):
+        run_case(Case(data, index), fp16, raw)
+    return [fp16, raw]
