@@ -69,10 +69,12 @@ WORD = Layout("cluster instruction", PAYLOAD_WIDTH, _FIELDS.values(), "the map c
 
 
 def _fill_count(v: Mapping[str, int]) -> str | None:
+    """n is at most 255: the unit and the request count entries in 8 bits."""
     return f"n = {v['n']}: a FILL counts at most {FILL_LIMIT} entries" if v["n"] > FILL_LIMIT else None
 
 
 def _remote(v: Mapping[str, int]) -> str | None:
+    """A remote drain (dfin not 0) needs dnode = 1 and an acknowledgement node; dmesh needs dfin."""
     if v["dfin"]:
         if not v["dnode"]:
             return f"dfin = {v['dfin']:#04x}: a remote drain addresses a node, set dnode = 1"

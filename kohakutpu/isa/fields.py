@@ -65,7 +65,8 @@ def field(name: str, high: int, low: int, meaning: str, **options) -> Field:
 class Layout:
     """A word of `width` bits made of non-overlapping fields.
 
-    `rules` are conditions across fields: each takes the values by name and returns what is wrong, or None.
+    `rules` are conditions across fields: each takes the values by name and returns what is wrong, or None;
+    its docstring states it for the documentation.
     Raises `EncodingError` when the table itself is wrong: an empty range, overlapping fields, a field past
     the word, a repeated name, a default that does not fit.
     """
@@ -105,8 +106,13 @@ class Layout:
             self._plan[item.name] = (
                 item.signed, 1 << (item.width - 1), item.least, item.greatest, item.mask, tuple(steps)
             )  # fmt: skip
+        self._defaults = {item.name: item.default for item in self.fields.values()}
+        self._legal = {
+            item.name: frozenset([item.default]) if item.fixed else frozenset(int(member) for member in item.enum)
+            for item in self.fields.values() if item.fixed or (item.enum is not None and not item.open)
+        }  # fmt: skip
         self._blank = 0
-        self._blank = self.pack(**{item.name: item.default for item in self.fields.values()})
+        self._blank = self.pack(**self._defaults)
 
     def __repr__(self) -> str:
         return f"<Layout {self.name}, {self.width} bits: {', '.join(self.fields)}>"
@@ -141,7 +147,7 @@ class Layout:
     def encode(self, **values: int) -> int:
         """`pack`, and also refuse values that an enumeration, a fixed field or a rule forbids."""
         word = self.pack(**values)
-        self._judge(self.decode(word))
+        self._judge(self._defaults | values if values else self._defaults)
         return word
 
     def get(self, word: int, name: str) -> int:
@@ -183,11 +189,11 @@ class Layout:
         return True
 
     def _judge(self, values: Mapping[str, int]) -> None:
-        for name, item in self.fields.items():
-            value = values[name]
-            if item.fixed and value != item.default:
-                raise EncodingError(f"{self.name}.{name}: must be {item.default}, not {value}")
-            if item.enum is not None and not item.open and value not in item.enum._value2member_map_:
+        for name, legal in self._legal.items():
+            if values[name] not in legal:
+                item, value = self.fields[name], values[name]
+                if item.fixed:
+                    raise EncodingError(f"{self.name}.{name}: must be {item.default}, not {value}")
                 names = ", ".join(f"{member.value} {member.name}" for member in item.enum)
                 raise EncodingError(f"{self.name}.{name}: {value} is none of {item.enum.__name__} ({names})")
         for rule in self.rules:

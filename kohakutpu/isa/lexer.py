@@ -111,7 +111,7 @@ class Cursor:
 
 def value_text(item: Field, value: int) -> str:
     """A field's value as people write it: an enumeration's name, hexadecimal or decimal."""
-    if item.enum is not None and value in item.enum._value2member_map_:
+    if item.enum is not None and value in list(item.enum):
         return item.enum(value).name
     return hex(value) if item.hex else str(value)
 

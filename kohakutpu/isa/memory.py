@@ -40,6 +40,7 @@ MEM_REQ = Layout(
 
 
 def _write_length(v: Mapping[str, int]) -> str | None:
+    """len is at most 7: a write has at most 8 beats."""
     if v["len"] >= WRITE_BEATS:
         return f"len = {v['len']}: a write has at most {WRITE_BEATS} beats (len {WRITE_BEATS - 1})"
     return None

@@ -65,6 +65,7 @@ class Buffer(IntEnum):
 
 
 def _signal_code(v: Mapping[str, int]) -> str | None:
+    """Codes 0x05 to 0x3f are reserved; units' own start at 0x40."""
     if max(SignalCode) < v["code"] < UNIT_SIGNALS:
         return f"code {v['code']:#04x} is reserved; units' own codes start at {UNIT_SIGNALS:#04x}"
     return None

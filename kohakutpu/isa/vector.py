@@ -308,10 +308,12 @@ def _envelope(op: Envelope) -> Field:
 
 
 def _dim_only(v: Mapping[str, int]) -> str | None:
+    """field is one of DIM0 to DIM3."""
     return "field BASE is not a dimension" if v["field"] == DescField.BASE else None
 
 
 def _ignored_high(v: Mapping[str, int]) -> str | None:
+    """A dimension's value has 34 bits; only a base uses all 40."""
     if v["field"] != DescField.BASE and v["value"] >> 34:
         return f"value {v['value']:#x} does not fit the 34 bits of a dimension"
     return None
@@ -356,6 +358,7 @@ ENVELOPES: dict[int, Layout] = {Envelope.IMEM: IMEM, Envelope.DESC: DESC, Envelo
 
 
 def _remote_peer(v: Mapping[str, int]) -> str | None:
+    """A remote drain (fin not 0) needs an acknowledgement node; mesh needs fin."""
     if v["fin"] and not (v["ack_y"] or v["ack_x"]):
         return "a remote drain must name an acknowledgement node (ack_y, ack_x)"
     if v["mesh"] and not v["fin"]:

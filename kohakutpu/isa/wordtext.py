@@ -1,7 +1,7 @@
 """The text of 32-bit vector words, both ways.
 
     VFMA v3, v1, s4, k1 if p0       ALU word; `if !p0` for the opposite mask
-    VADD v7, c, v2 vb=s0            chain stage; unused sources appear where they are not V[0]
+    VADD v7, c, s4 vb=s0            chain stage; unused sources appear where they are not V[0]
     VCMPLT p1, v0, k0               compares name the predicate register
     VLD v0, A2+8, FP16              VST v0, A2-1, FP32        VCVT v1, v0, FP16
     VRED s1, v0, v0, SUM            VBCAST v2, s4             VBCAST s1, v0
