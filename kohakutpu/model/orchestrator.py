@@ -39,6 +39,7 @@ class Orchestrator(Agent):
         self.machine = machine
         self.memory_ports: list[MagPort] = []
         self.mover = None
+        self.no_mover = reg.MoverFault.NONE
         self.faults = faults & FAULTS.keys()
         self.mirror = mirror if mirror is not None else [0] * reg.NODE_STATUS.count
         self.staging = staging if staging is not None else [0] * (machine.staging_flits * reg.FLIT_WORDS)
@@ -161,7 +162,7 @@ class Orchestrator(Agent):
 
     def _aux_stat(self) -> int:
         mover = self.mover
-        moves = {} if mover is None else {"moves": mover.done, "fault": mover.fault, "busy": mover.busy}
+        moves = {"fault": self.no_mover} if mover is None else {"moves": mover.done, "fault": mover.fault, "busy": mover.busy}
         engines = [port.memory for port in self.memory_ports]
         reads, writes = sum(engine.reads for engine in engines), sum(engine.writes for engine in engines)
         return reg.AUX_STAT.layout.encode(reads=reads & COUNT, writes=writes & COUNT, **moves)
@@ -199,8 +200,14 @@ class Orchestrator(Agent):
                     self.rx.pop(before)
                     self.wake(now)
             case "AUX_CFG":
-                if self.mover is not None:
-                    self.mover.configure(index * reg.REGISTER_BYTES, value, now)
+                self._configure(index * reg.REGISTER_BYTES, value, now)
+
+    def _configure(self, offset: int, value: int, now: int) -> None:
+        """Forward to the mover; where none is built, starting it is a mode fault in AUX_STAT."""
+        if self.mover is not None:
+            self.mover.configure(offset, value, now)
+        elif offset in reg.MOVER and reg.MOVER[offset] is reg.MV_CONTROL and reg.MV_CONTROL.get(value, "go"):
+            self.no_mover = reg.MoverFault.MODE
 
     def _kick(self, now: int) -> None:
         """Start a dispatch; past the end of staging it is refused and reported instead."""

@@ -6,12 +6,14 @@ that two always suffice), `mag0.out`, `cluster0.out`, `vector3.out`, `agent.out`
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
-from kohakutpu.isa.flit import Flit, FlitType, xy
+from kohakutpu.isa.flit import Flit, type_name, xy
 from kohakutpu.machine import Machine
 from kohakutpu.noc.engine import Engine, Link
 from kohakutpu.noc.router import NocError, Port, Router
+from kohakutpu.noc.tamper import FAULTS, Tamper
 
 STEP = {Port.NORTH: (0, -1), Port.EAST: (1, 0), Port.SOUTH: (0, 1), Port.WEST: (-1, 0), Port.LOCAL: (0, 0)}
 OPPOSITE = {Port.NORTH: Port.SOUTH, Port.SOUTH: Port.NORTH, Port.EAST: Port.WEST, Port.WEST: Port.EAST,
@@ -36,7 +38,7 @@ class EmptySite:
             return []
         flit = self.last
         return [
-            f"empty site ({self.x},{self.y}): {self.count} flits vanished, the last a {FlitType(flit.type).name} from "
+            f"empty site ({self.x},{self.y}): {self.count} flits vanished, the last a {type_name(flit.type)} from "
             f"{xy(flit.src)} to {xy(flit.dst)}"
         ]
 
@@ -46,19 +48,18 @@ class Traffic:
     """What moved on a mesh since reset.
 
     `sent[node][type]` counts the flits that an endpoint put on its link and the mesh accepted; `hops` counts
-    accepted flits over all links, the last one into an endpoint included.
+    accepted flits over all links, the last one into an endpoint included; `vanished` those sent to empty sites.
     """
 
-    sent: dict[int, dict[FlitType, int]]
+    sent: dict[int, dict[int, int]]
     hops: int
     vanished: int
 
     @property
-    def by_type(self) -> dict[FlitType, int]:
-        total: dict[FlitType, int] = {}
+    def by_type(self) -> dict[int, int]:
+        total: Counter[int] = Counter()
         for counts in self.sent.values():
-            for kind, count in counts.items():
-                total[kind] = total.get(kind, 0) + count
+            total.update(counts)
         return dict(sorted(total.items()))
 
 
@@ -66,11 +67,13 @@ class Mesh:
     """The routers of `machine` and the links between them.
 
     `attach` joins an endpoint: an object with `out` (its `Link`), `accept` and `in_link`, which is set to
-    the link that leads to it. Sites that nothing is attached to are empty.
+    the link that leads to it. Sites that nothing is attached to are empty. `faults` names entries of
+    `noc.tamper.FAULTS`.
     """
 
-    def __init__(self, engine: Engine, machine: Machine):
+    def __init__(self, engine: Engine, machine: Machine, faults: frozenset[str] = frozenset()):
         self.engine = engine
+        self.faults = faults & FAULTS.keys()
         self.routers: dict[tuple[int, int], Router] = {}
         self.endpoints: dict[int, tuple[Router, Port]] = {}
         self.empty: list[EmptySite] = []
@@ -104,7 +107,8 @@ class Mesh:
             raise NocError(f"{endpoint.out.name} at ({x},{y}): the site already holds {link.sink}")
         self.empty.remove(link.sink)
         link.sink, endpoint.in_link = endpoint, link
-        endpoint.out.sink, source.link = source, endpoint.out
+        endpoint.out.sink = Tamper(source, self.faults) if self.faults else source
+        source.link = endpoint.out
         self.endpoints[at] = (router, port)
 
     def traffic(self) -> Traffic:
@@ -112,7 +116,7 @@ class Mesh:
         sent = {}
         for at, (router, port) in sorted(self.endpoints.items()):
             counts = router.inputs[port].types
-            sent[at] = {kind: counts[kind] for kind in FlitType if counts[kind]}
+            sent[at] = {kind: count for kind, count in enumerate(counts) if count}
         hops = sum(link.count for link in self.engine.links)
         return Traffic(sent, hops, sum(site.count for site in self.empty))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from enum import IntEnum
 
-from kohakutpu.isa.flit import Flit, FlitType, xy
+from kohakutpu.isa.flit import Flit, type_name, xy
 from kohakutpu.noc.engine import NEVER, Component, Engine, Link
 
 
@@ -97,7 +97,7 @@ class Input:
     def refuse(self, flit: Flit) -> None:
         router = self.router
         raise NocError(
-            f"{router.name}: cycle {router.engine.now}: a {FlitType(flit.type).name} flit from {xy(flit.src)} to "
+            f"{router.name}: cycle {router.engine.now}: a {type_name(flit.type)} flit from {xy(flit.src)} to "
             f"{xy(flit.dst)} asks for the masked turn {self.port.name.lower()} to "
             f"{router.table.port[flit.dst].name.lower()}"
         )
