@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,16 @@ AGENT, PORT, CLUSTER = node(1, 1), node(0, 1), node(2, 1)
 BUDGET = 200_000
 BURST = 256  # data flits that one descriptor announces
 ENTRY_BYTES, SOURCE_BYTES = 128, 256  # an entry in memory, packed and as FP16
+
+
+class Signal(NamedTuple):
+    """One CU_SIGNAL that the bench took."""
+
+    cycle: int
+    code: int
+    arg: int
+    txn: int
+    dst: int
 
 
 class ClusterBench(Component):
@@ -47,6 +58,7 @@ class ClusterBench(Component):
         self.refuse = refuse
         self.memory = np.full(memory_bytes, 0xAA, dtype=np.uint8)
         self.received: list[tuple[int, Flit]] = []
+        self.signals: list[Signal] = []
         self._queue: list[tuple[int, int, Flit]] = []
         self._order = 0
         self._streamed = 0  # the memory port is busy until then
@@ -61,6 +73,9 @@ class ClusterBench(Component):
             self.wake(now)
             return False
         self.received.append((now, flit))
+        if flit.type == FlitType.CU_SIGNAL:
+            fields = CU_SIGNAL.decode(flit.payload)
+            self.signals.append(Signal(now, fields["code"], fields["arg"], flit.txn, flit.dst))
         if flit.dst == PORT:
             self._serve(flit, now)
         return True
@@ -140,22 +155,13 @@ class ClusterBench(Component):
             self.burst(Buffer(side), offset, data[start : start + BURST], flags=SIGNAL_ON_COMPLETE, ack=AGENT)
         return len(starts)
 
-    def signals(self) -> list[tuple[int, int, int, int]]:
-        """(cycle, code, arg, txn) of every CU_SIGNAL seen."""
-        return [
-            (cycle, CU_SIGNAL.get(flit.payload, "code"), CU_SIGNAL.get(flit.payload, "arg"), flit.txn)
-            for cycle, flit in self.received
-            if flit.type == FlitType.CU_SIGNAL
-        ]
-
     def run(self, completions: int, received: int = 0, budget: int = BUDGET) -> None:
         """Advance until so many completions and DATA_RECEIVED in all were seen. Raises `TimeoutError` with the
         cluster's state when they do not come."""
 
         def enough() -> bool:
-            codes = [code for _, code, _, _ in self.signals()]
-            answers = codes.count(SignalCode.DATA_RECEIVED)
-            return answers >= received and len(codes) - answers >= completions
+            answers = sum(signal.code == SignalCode.DATA_RECEIVED for signal in self.signals)
+            return answers >= received and len(self.signals) - answers >= completions
 
         if not self.engine.run(enough, budget):
             raise TimeoutError("\n".join([f"cycle {self.engine.now}: the cluster is stuck", *self.cluster.describe()]))
