@@ -103,11 +103,18 @@ def _payload_text(flit: Flit, descriptor: bool) -> str:
             return _layout_text(CU_SIGNAL, payload)
         case FlitType.CU_CTRL:
             reply = CU_CTRL_REPLY.get(payload, "op") == ControlOp.REPLY
-            return _layout_text(CU_CTRL_REPLY if reply else CU_CTRL_REQUEST, payload, "op")
+            text = _layout_text(CU_CTRL_REPLY if reply else CU_CTRL_REQUEST, payload, "op")
+            return text if CU_CTRL_REPLY.get(payload, "index") or text.startswith("0x") else _with_caps(text)
         case FlitType.CU_DATA if descriptor and CU_DATA.accepts(payload):
             return _layout_text(CU_DATA, payload) or "buf=0"
         case _:
             return _raw(payload)
+
+
+def _with_caps(text: str) -> str:
+    """CAPS is index 0, a default, but the one index that everybody wants to see."""
+    operation, _, rest = text.partition(" ")
+    return " ".join(filter(None, (operation, "index=CAPS", rest)))
 
 
 def _header_text(flit: Flit) -> str:
@@ -261,7 +268,10 @@ def _flit(cursor: Cursor, kind: int) -> Flit:
     dst = cursor.node()
     values = {"txn": 0, "rsvd": 0, "last": 0}
     seen: set[str] = set()
-    while not cursor.done and not cursor.accept("|"):
+    bar = False
+    while not cursor.done:
+        if bar := cursor.accept("|"):
+            break
         token = cursor.name("txn=, rsvd=, last or |")
         if token.text not in values:
             raise cursor.error(f"a flit header has no {token.text!r}; it has txn, rsvd, last", token)
@@ -276,7 +286,7 @@ def _flit(cursor: Cursor, kind: int) -> Flit:
             values[token.text] = cursor.number(f"{token.text} ({width} bits)", 0, (1 << width) - 1)
     if cursor.done:
         if kind != FlitType.MEM_WR_ACK:
-            raise cursor.error("expected '|' and a payload")
+            raise cursor.error("expected a payload" if bar else "expected '|' and a payload")
         return Flit(dst, src, kind, **values, payload=0)
     return Flit(dst, src, kind, **values, payload=_payload(cursor, kind))
 
