@@ -6,8 +6,10 @@ that is missing or unknown is refused by name.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -16,12 +18,18 @@ from kohakutpu.formats import alu, e8m15, mxfp7
 
 
 class Arrays:
-    """The arrays of one archive, keeping count of those read. Raises `ValueError` for one that is missing."""
+    """The arrays of one archive, keeping count of those read.
+
+    Raises `ValueError` for a file that is no archive, and for an array that is missing.
+    """
 
     def __init__(self, path: Path):
         self.path = path
-        with np.load(path, allow_pickle=False) as archive:
-            self.arrays = {name: archive[name] for name in archive.files}
+        try:
+            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+                self.arrays = {name: archive[name] for name in archive.files}
+        except (BadZipFile, EOFError, TypeError, ValueError, zlib.error) as error:
+            raise ValueError(f"{path}: not a readable archive of arrays: {error}") from error
         self.unread = set(self.arrays)
 
     def __getitem__(self, name: str) -> np.ndarray:
