@@ -32,7 +32,8 @@ class Component:
     def __init__(self, engine: Engine, name: str):
         self.engine = engine
         self.name = name
-        self.due = NEVER
+        self.due = NEVER  # the next cycle it is scheduled for, this one apart
+        self.stepped = -1  # the last cycle it was picked to be stepped in
         engine.components.append(self)
 
     def wake(self, cycle: int) -> None:
@@ -182,7 +183,7 @@ class Engine:
         self._upcoming = now + 1
         self.cycles += 1
         trace = self.on_transfer
-        run, self._next = self._next, []
+        run = self._pick(now)
         links, self.offered = self.offered, []
         if not self.skip:
             links = [link for link in self.links if link.flit is not None]
@@ -200,27 +201,35 @@ class Engine:
                 if link.wanted:
                     link.wanted = False
                     source = link.source
-                    if source.due > now:
-                        source.due = now
+                    if source.stepped != now:
+                        source.stepped = now
                         run.append(source)
             else:
                 link.blocked = True
-        times = self._times
-        while times and times[0] <= now:
-            run += self._later.pop(heappop(times))
-        if not self.skip:
-            for component in self.components:
-                component.due = now
-            run = self.components
+        self.steps += len(run)
         for component in run:
-            if component.due > now:
-                continue  # stepped already, or moved later
-            component.due = NEVER
-            self.steps += 1
             following = component.step(now)
             if following < component.due:
                 self.schedule(component, following)
         self.now = now + 1
+
+    def _pick(self, now: int) -> list[Component]:
+        """The blocks to step in cycle `now`. From here on their `due` is about later cycles."""
+        candidates, self._next = self._next, []
+        times = self._times
+        while times and times[0] <= now:
+            candidates += self._later.pop(heappop(times))
+        if not self.skip:
+            candidates = self.components
+            for component in candidates:
+                component.due = now
+        run = []
+        for component in candidates:
+            if component.due <= now:  # else picked already, or moved to a later cycle
+                component.due = NEVER
+                component.stepped = now
+                run.append(component)
+        return run
 
     @property
     def idle(self) -> bool:

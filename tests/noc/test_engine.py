@@ -178,3 +178,36 @@ def test_reset_forgets_blocks_and_keeps_time():
     engine.advance(10)
     engine.reset()
     assert engine.idle and engine.now == engine.origin == 10 and not engine.components and not engine.links
+
+
+class Relay(Component):
+    """Busy with something else until `until`; what it accepts it must act on one cycle later."""
+
+    def __init__(self, engine, until):
+        super().__init__(engine, "relay")
+        self.until = until
+        self.pending = []
+        self.acted = []
+
+    def accept(self, flit, now):
+        self.pending.append(now)
+        self.wake(now + 1)
+        return True
+
+    def step(self, now):
+        self.acted += [(taken, now) for taken in self.pending if taken < now]
+        self.pending = [taken for taken in self.pending if taken >= now]
+        return self.until if now < self.until else NEVER
+
+
+@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("step_at", range(4))
+def test_a_wake_while_accepting_counts_in_the_cycle_of_a_step(skip, step_at):
+    """What phase A schedules must not be lost because the block is about to step in phase B."""
+    engine = Engine(skip=skip)
+    sender, relay = Sender(engine, 1), Relay(engine, 100)
+    sender.out.sink = relay
+    sender.wake(0)
+    relay.wake(step_at)
+    engine.advance(50)
+    assert relay.acted == [(1, 2)]
