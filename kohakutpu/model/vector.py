@@ -79,8 +79,8 @@ class VectorCore(Endpoint):
         self.path.l1[word] = np.frombuffer(data.to_bytes(32, "little"), dtype=np.uint16)
 
     def l1_image(self) -> np.ndarray:
-        """L1 as uint32[words, 8], index 0 the lowest 32 bits; for benches and reports."""
-        self.settle(self.engine.now)
+        """L1 after the last simulated cycle as uint32[words, 8], index 0 the lowest 32 bits; for benches."""
+        self.settle(self.engine.now - 1)
         return self.path.l1.view(np.uint32).copy()
 
     def load_l1(self, image: np.ndarray) -> None:

@@ -134,10 +134,11 @@ class Datapath:
     # ---- instructions ------------------------------------------------------------------------------------
 
     def lanes(self, stages: list[tuple], vd: int, vl: int, pm: int, pr: int, compare: bool) -> None:
-        """An ALU word or a chain. Each stage is (opcode, operands), an operand a (selector, register or value)."""
+        """An ALU word or a chain. A stage is (opcode, [a, b, c]); an operand is (selector, register or value), or
+        None where the opcode uses none."""
         value = None
         for op, operands in stages:
-            a, b, c = [self._operand(selector, what, vl, value) for selector, what in operands]
+            a, b, c = [operand and self._operand(*operand, vl, value) for operand in operands]
             value, holds = alu.execute(op, a, b, c, exp2_wrap=self._exp2_wrap)
         if compare:
             if self._masks is not self.p:

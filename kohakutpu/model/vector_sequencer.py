@@ -1,13 +1,15 @@
-"""Fetch, decode and control flow of the vector core: one word a cycle, one instruction decoded at a time.
+"""Decode and control flow of the vector core: one instruction at a time, in program order.
 
-Timing is `docs/microarchitecture/vector-core.md`, sections "Fetch", "Decode" and "Ending a kernel". `step`
-does what decode does in one cycle; instructions that go through the issue stage are scheduled at once by the
+Timing is `docs/microarchitecture/vector-core.md`, sections "Decode" and "Ending a kernel". `step` does what
+decode does in one cycle; instructions that go through the issue stage are scheduled at once by the
 `Scoreboard`, because nothing outside can delay a beat.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
 
 from kohakutpu.isa.vector import (
     ALU_OPS,
@@ -28,61 +30,38 @@ from kohakutpu.isa.vector import (
     decode_word,
 )
 from kohakutpu.model.vector_datapath import HALF, LANES, Datapath, Load, Store
+from kohakutpu.model.vector_fetch import Fetch, Loop
 from kohakutpu.model.vector_memory import Descriptor, DrainEngine, FillEngine, l1_walk
 from kohakutpu.model.vector_receive import Receiver
 from kohakutpu.model.vector_timing import Scoreboard
 from kohakutpu.noc.engine import NEVER
 
-REFETCH = 2  # from a redirect to the decode of the word it names
 WRITABLE_CONSTANT = 3
 VOTES = (RedKind.ANY, RedKind.ALL)
 MOVES = (Opcode.VLD, Opcode.VST, Opcode.VCVT)
 WALKS = (Opcode.VFILL, Opcode.VDRAIN)
 
 
-class Fetch:
-    """The word stream: runs ahead along the loop it knows of, and starts again where decode disagrees."""
+class Operands(NamedTuple):
+    """What an ALU word computes with: a, b, c as (selector, register), None where the opcode uses none."""
 
-    def __init__(self):
-        self.pc = 0  # of the word at the queue's head
-        self.at = 0  # first cycle in which that word can be decoded
-        self.end = 0
-        self._top = 0
-        self._active = False
-        self._count = 0
-
-    def redirect(self, pc: int, now: int, loop: Loop) -> None:
-        self.pc = pc
-        self.at = now + REFETCH
-        self.end, self._top, self._active, self._count = loop.end, loop.top, loop.active, loop.count
-
-    def consume(self) -> None:
-        self.at += 1
-        self.pc = (self.pc + 1) % IMEM_WORDS
-        if self._active and self.pc == self.end:
-            if self._count > 1:
-                self._count -= 1
-                self.pc = self._top
-            else:
-                self._active = False
+    fields: tuple[tuple[int, int] | None, ...]
+    vectors: tuple[int, ...]
+    scalars: tuple[int, ...]
+    selectors: frozenset[int]  # of all three fields, used or not
 
 
-class Loop:
-    """The loop registers as decode sees them."""
-
-    def __init__(self):
-        self.active = False
-        self.count = self.top = self.end = 0
-
-    def next(self, pc: int) -> int:
-        """Where the instruction after the one that ends before `pc` is fetched from."""
-        pc %= IMEM_WORDS
-        if self.active and pc == self.end:
-            if self.count > 1:
-                self.count -= 1
-                return self.top
-            self.active = False
-        return pc
+@lru_cache(maxsize=1 << 14)
+def operands_of(word: Word) -> Operands:
+    given = {"a": (word.sa, word.va), "b": (word.sb, word.vb), "c": (word.sc, word.vc)}
+    fields = tuple(pair if name in OPERANDS[word.op] else None for name, pair in given.items())
+    used = [pair for pair in fields if pair is not None]
+    return Operands(
+        fields,
+        tuple(register for selector, register in used if selector == Source.V),
+        tuple(register for selector, register in used if selector == Source.S),
+        frozenset(selector for selector, _ in given.values()),
+    )
 
 
 class Sequencer:
@@ -129,7 +108,7 @@ class Sequencer:
             Opcode.VCVT: self._convert, Opcode.VRED: self._reduce, Opcode.VLD: self._load, Opcode.VST: self._store,
             Opcode.VBCAST: self._broadcast, Opcode.VSHUF: self._shuffle, Opcode.VSETVL: self._set_length,
             Opcode.VSETMODE: self._set_mode, Opcode.VSETI: self._set_scalar, Opcode.VLOOP: self._start_loop,
-            Opcode.VBAR: self._barrier, Opcode.VFILL: self._fill, Opcode.VDRAIN: self._drain, Opcode.VHALT: self._halt,
+            Opcode.VBAR: self._barrier, Opcode.VFILL: self._start_fill, Opcode.VDRAIN: self._start_drain, Opcode.VHALT: self._halt,
         }  # fmt: skip
         return table
 
@@ -179,14 +158,14 @@ class Sequencer:
         if self._chain:
             if word.op not in ALU_OPS:
                 return Fault.F_OPCODE
-            return Fault.F_VSRC if Source.V in (word.sa, word.sb, word.sc) else None
+            return Fault.F_VSRC if Source.V in operands_of(word).selectors else None
         if self.receiver.fault:
             self.receiver.fault = False
             return Fault.F_CUDATA
         if word.op in ALU_OPS:
             if self.mode == Mode.TREE:
                 return Fault.F_OPCODE
-            return Fault.F_CHAIN if Source.C in (word.sa, word.sb, word.sc) else None
+            return Fault.F_CHAIN if Source.C in operands_of(word).selectors else None
         if word.op in MOVES:
             return None if word.dtype in (DType.FP16, DType.FP32) else Fault.F_DTYPE
         if word.op == Opcode.VRED and word.kind not in VOTES:
@@ -297,7 +276,7 @@ class Sequencer:
             return self._event("the last drain to leave")
         return self._finish(now, now - self.started, False)
 
-    def _fill(self, word: Word, now: int) -> int:
+    def _start_fill(self, word: Word, now: int) -> int:
         if self.board.queue_empty > now:
             return self.board.queue_empty
         if self.fill.generating:
@@ -305,7 +284,7 @@ class Sequencer:
         self.fill.launch(now, self.descriptors[word.ad], word.l1)
         return self._done(now)
 
-    def _drain(self, word: Word, now: int) -> int:
+    def _start_drain(self, word: Word, now: int) -> int:
         board = self.board
         clear = max(board.queue_empty, board.l1_last)
         if clear > now:
@@ -341,27 +320,25 @@ class Sequencer:
     def _alu(self, word: Word, now: int) -> int:
         board, path = self.board, self.path
         depth = STAGES[self.mode]
-        final = len(self._chain) + 1 == depth
+        chain = self._chain
+        final = len(chain) + 1 == depth
         wait = board.queue_free if final else 0
-        used = OPERANDS[word.op]
-        given = {"a": (word.sa, word.va), "b": (word.sb, word.vb), "c": (word.sc, word.vc)}
-        for name in used:
-            selector, register = given[name]
-            if selector == Source.S and board.scalar_ready[register] > wait:
+        fields, vectors, scalars, _ = operands_of(word)
+        for register in scalars:
+            if board.scalar_ready[register] > wait:
                 wait = board.scalar_ready[register]
         if wait > now:
             return wait
-        operands = [self._operand(*given[name], now) if name in used else None for name in given]
-        if not self._chain:
-            self._sources = tuple(register for selector, register in filter(None, operands) if selector == Source.V)
+        if not chain:
+            self._sources = vectors
             self._last_alu = (word.va, self.chunks - 1)
         self._last_pm, self._last_pr = word.pm, word.pr
-        self._chain.append((word.op, operands))
+        chain.append((word.op, [pair and self._operand(*pair, now) for pair in fields]))
         if not final:
             return self._more(now)
         compare = word.op in COMPARES
         board.lanes(now, self._sources, word.vd, self.vl, depth, word.pr if compare else None)
-        path.later(path.lanes, self._chain, word.vd, self.vl, word.pm, word.pr, compare)
+        path.later(path.lanes, chain, word.vd, self.vl, word.pm, word.pr, compare)
         self._chain = []
         return self._done(now)
 
