@@ -15,9 +15,9 @@ from kohakutpu.model.mag import Agent, MagPort
 from kohakutpu.noc.engine import Engine, Fifo
 
 FAULTS = {
-    "orchestrator-lost-credit": "the third INST_COMPLETE returns no dispatch credit",
+    "orchestrator-lost-credit": "no INST_COMPLETE after the second returns dispatch credit",
     "orchestrator-lost-signal": "the fifth signal is not counted in the status mirror",
-    "orchestrator-stale-slot": "dispatch reads word 2 of a flit from the staging slot before it",
+    "orchestrator-stale-slot": "dispatch reads word 3 of a flit, the top of its payload, from the staging slot before",
 }
 
 WORD = (1 << 64) - 1
@@ -74,7 +74,7 @@ class Orchestrator(Agent):
             return
         words = self.words
         source = self.pointer
-        if "orchestrator-stale-slot" in self.faults and len(words) == 2:
+        if "orchestrator-stale-slot" in self.faults and len(words) == 3:
             source -= reg.FLIT_WORDS
         words.append(self.staging[source])
         self.pointer += 1
@@ -115,7 +115,7 @@ class Orchestrator(Agent):
         self.signals = (self.signals + 1) & COUNT
         if code == SignalCode.INST_COMPLETE:
             self.completions += 1
-            if "orchestrator-lost-credit" in self.faults and self.completions == 3:
+            if "orchestrator-lost-credit" in self.faults and self.completions > 2:
                 return
             self.credit = (self.credit + 1) & COUNT
 
