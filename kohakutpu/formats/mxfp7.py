@@ -46,9 +46,9 @@ def quantise(entries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     element_exponent, significand = _decode(magnitude)
     shift = 21 + exponent[..., None] - element_exponent
+    # a product is below 2^23, so that a shift of 8 leaves nothing
     scaled = (significand * RECIPROCAL[steps][..., None]) >> (15 + np.clip(shift, 0, 8))
     q = np.minimum((scaled >> 1) + (scaled & 1), 63)  # halves away from zero
-    q[shift >= 8] = 0
     q = np.where(bits >> 15, -q, q).astype(np.int8)
     return q, (((exponent + SCALE_BIAS) << 3) | (steps & 7)).astype(np.uint8)
 

@@ -77,10 +77,8 @@ def exp2(a: np.ndarray, *, wrap: bool = False) -> np.ndarray:
     if wrap:
         fixed = ((fixed + (1 << 24)) & 0x1FFFFFF) - (1 << 24)
     word = _scaled(_rounded("exp2")[fixed & 0x1FFFF], fixed >> 17)
-    limit = (135 if wrap else 134) << 15
-    if magnitude.max(initial=0) >= limit:
-        large = magnitude >= limit
-        np.copyto(word, np.where(sign, 0, INFINITY), where=large)
+    if magnitude.max(initial=0) >= 135 << 15:  # |a| >= 256 does not fit the fixed point
+        np.copyto(word, np.where(sign, 0, INFINITY), where=magnitude >= 135 << 15)
         word[magnitude > INFINITY] = NAN
     return word.astype(np.uint32)
 

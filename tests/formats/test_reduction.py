@@ -108,6 +108,13 @@ def test_maximum_of_negative_infinities():
     assert reduction.reduce(Reduction.MAX, np.full(16, 0xFF8000, np.uint32))[0] == 0xFF8000
 
 
+def test_negative_zeros_sum_to_positive_zero():
+    """Every total meets the identity +0 before the partials are combined."""
+    least, half = np.full(128, 0x808000, np.uint32), np.full(128, 0x3F0000, np.uint32)
+    assert (alu.multiply(least, half) == 0x800000).all()
+    assert reduction.reduce(Reduction.DOT, least, half)[0] == 0
+
+
 def test_a_nan_survives_only_on_the_left():
     left, right = (np.full(16, 0x3F8000, np.uint32) for _ in range(2))
     left[0] = right[1] = 0x7FC000

@@ -49,6 +49,14 @@ def test_tables_follow_the_interpolation_rule(name):
             assert quadratic(GENERATORS[name], row) == [int(column[row]) for column in columns], (name, row)
 
 
+@pytest.mark.parametrize("name, wanted", [("exp2", 0), ("log2", 0), ("inv", 1 << 20), ("rsqrt", 1 << 20)])
+def test_the_start_of_the_first_segment_is_pinned(name, wanted):
+    assert int(seeds.horner(name, np.array([0]), np.array([0]))[0]) == wanted
+    c0, c1, _ = seeds.seed_tables()[name]
+    unpinned = int(seeds.horner(name, np.array([0]), np.array([1]))[0])
+    assert abs(unpinned - int(c0[0]) - int(c1[0]) / 2**16) <= 1
+
+
 @pytest.mark.parametrize("name", seeds.SEED_ROWS)
 def test_the_fixed_point_registers_hold_every_value(name):
     """Coefficients and the inner Horner result fit 22 signed bits, the outer one 30, so nothing wraps."""
