@@ -32,14 +32,12 @@ def report(system) -> str:
     lines = [f"machine {system.machine.name} in cycle {engine.now}: {stopped}"]
     lines += ["nodes:"]
     agent = system.agent
-    lines += _indent(agent.describe() or [f"{agent.name} {xy(agent.node)}: idle"])
     seen = getattr(agent, "last_signal", {})
-    for port in system.ports:
-        lines += _indent(port.describe() or [f"{port.name} {xy(port.node)}: idle"])
-    for unit in system.units.values():
-        lines += _indent(unit.describe() or [f"{unit.name} {xy(unit.node)}: idle"])
-        lines.append(f"    last signal raised: {signal_text(unit.last_signal)}")
-        lines.append(f"    last signal seen at the agent: {signal_text(seen.get(unit.node))}")
+    for block in (agent, *system.ports, *system.units.values()):
+        lines += _indent(_described(block))
+        if block.node in system.units:
+            lines.append(f"    last signal raised: {signal_text(block.last_signal)}")
+            lines.append(f"    last signal seen at the agent: {signal_text(seen.get(block.node))}")
     held = system.mesh.describe()
     lines += ["mesh:", *_indent(held or ["no flit is held in a router and none vanished"])]
     blocked = [link for link in engine.links if link.flit is not None]
@@ -48,6 +46,15 @@ def report(system) -> str:
     lines += ["last flit on each link:"]
     lines += _indent([f"{link.name}: cycle {link.last_cycle}, {flit_text(link.last)}, {link.count} in all" for link in used])
     return "\n".join(lines)
+
+
+def _described(block) -> list[str]:
+    """A block's own lines, under a title that names it and its coordinate."""
+    details = block.describe()
+    title = f"{block.name} {xy(block.node)}:"
+    if not details:
+        return [f"{title} idle"]
+    return details if details[0].startswith(title) else [title, *details]
 
 
 def _indent(lines: list[str]) -> list[str]:

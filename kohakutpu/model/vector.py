@@ -34,17 +34,17 @@ FAULTS = {
 
 
 class VectorCore(Endpoint):
-    """One vector core at `spec`'s coordinate, bound to the memory port at node `port`.
+    """Vector core number `index`, at `spec`'s coordinate, bound to the memory port at node `port`.
 
     `errata` and `faults` are identifiers of `kohakutpu.errata` and `FAULTS`; those of other blocks are ignored.
     """
 
     def __init__(
-        self, engine: Engine, spec: VectorUnit, *, port: int, errata: frozenset[str] = frozenset(),
+        self, engine: Engine, spec: VectorUnit, *, port: int, index: int = 0, errata: frozenset[str] = frozenset(),
         faults: frozenset[str] = frozenset(),
     ):  # fmt: skip
         super().__init__(
-            engine, f"vector({spec.x},{spec.y})", node=spec.node, unit_type=UnitType.VECTOR, version=VERSION,
+            engine, f"vector{index}", node=spec.node, unit_type=UnitType.VECTOR, version=VERSION,
             buffers=BUFFERS_PUBLISHED if "caps-buffers" in errata else BUFFERS,
             inst_depth=spec.inst_depth, recv_depth=spec.recv_depth,
         )  # fmt: skip
@@ -191,4 +191,5 @@ def build_vector(
     faults: frozenset[str] = frozenset(),
 ) -> VectorCore:  # fmt: skip
     """The vector core `spec` of `machine`; its links are connected by the caller."""
-    return VectorCore(engine, spec, port=machine.ports[spec.port].node, errata=errata, faults=faults)
+    index = machine.vectors.index(spec)
+    return VectorCore(engine, spec, port=machine.ports[spec.port].node, index=index, errata=errata, faults=faults)
