@@ -106,7 +106,7 @@ class VectorUnit(_Site):
 class Dram:
     """The memory behind the ports."""
 
-    bytes: int = parameter(64 << 20, 64 << 10, 64 << 30, "size", unit=4096)
+    bytes: int = parameter(64 << 20, 64 << 10, 64 << 30, "size of the memory behind the ports", unit=4096)
     latency: int = parameter(20, 1, 10_000, "cycles from a request to its first word")
     cycles_per_word: int = parameter(1, 1, 1024, "cycles each port needs per 32-byte word")
 

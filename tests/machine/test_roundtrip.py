@@ -20,11 +20,13 @@ from kohakutpu.machine import (
     from_yaml,
     nearest_port,
     picture,
+    to_yaml,
 )
 from kohakutpu.machine.description import parameters
 
-TOKENS = ("xxx", "mat", "vec", "nul")
-NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,9}", fullmatch=True) | st.sampled_from(["on", "010", "1e5", "null"])
+ERRATA = st.frozensets(st.sampled_from(sorted(errata.REGISTRY))) | st.just(errata.PUBLISHED)
+ROWS = st.lists(st.sampled_from(["xxx", "...", "nul", "mag", "mat", "vec", "agt", "mgr"]), max_size=5)
+NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,9}", fullmatch=True) | st.sampled_from(["on", "010", "1e5"])
 
 
 def _values(draw, kind: type) -> dict[str, int]:
@@ -47,7 +49,8 @@ def machines(draw, plain: bool = False) -> Machine:
     """A legal machine; with `plain`, one with every parameter and binding at its default."""
     nx, ny = draw(st.integers(1, 5)), draw(st.integers(1, 5))
     local = [(x, y) for y in range(1, ny + 1) for x in range(1, nx + 1)]
-    edge = [(x, y) for x in range(1, nx + 1) for y in (0, ny + 1)] + [(x, y) for y in range(1, ny + 1) for x in (0, nx + 1)]
+    edge = [(x, y) for x in range(1, nx + 1) for y in (0, ny + 1)]
+    edge += [(x, y) for y in range(1, ny + 1) for x in (0, nx + 1)]
     ports = draw(st.lists(st.sampled_from(edge), min_size=1, max_size=4, unique=True))
     free = [xy for xy in local + edge if xy not in ports]
     places = draw(st.lists(st.sampled_from(free), min_size=1, max_size=12, unique=True))
@@ -88,7 +91,7 @@ def machines(draw, plain: bool = False) -> Machine:
         vectors=made(VectorUnit, of("vector")),
         spare=tuple(scan(of("spare"))),
         memory=Dram() if plain else Dram(**_values(draw, Dram)),
-        errata=frozenset() if plain else draw(st.frozensets(st.sampled_from(sorted(errata.REGISTRY))) | st.just(errata.PUBLISHED)),
+        errata=frozenset() if plain else draw(ERRATA),
         compile_only=False if plain else draw(st.booleans()),
         **({} if plain else _values(draw, Machine)),
     )
@@ -97,8 +100,6 @@ def machines(draw, plain: bool = False) -> Machine:
 @settings(deadline=None)
 @given(machines())
 def test_yaml_round_trip(machine):
-    from kohakutpu.machine import to_yaml
-
     text = to_yaml(machine)
     again = from_yaml(text)
     assert again == machine
@@ -117,8 +118,6 @@ def test_map_round_trip(machine):
 @settings(deadline=None)
 @given(machines(plain=True), st.data())
 def test_a_compile_only_machine_with_impossible_places_round_trips(machine, data):
-    from kohakutpu.machine import to_yaml
-
     unit = machine.units[0]
     shared = replace(machine, agent=Agent(*unit.xy, own_endpoint=True), compile_only=True)
     corner = (data.draw(st.sampled_from([0, machine.nx + 1])), data.draw(st.sampled_from([0, machine.ny + 1])))
@@ -128,7 +127,7 @@ def test_a_compile_only_machine_with_impossible_places_round_trips(machine, data
 
 
 @settings(deadline=None, max_examples=300)
-@given(st.lists(st.lists(st.sampled_from(["xxx", "...", "nul", "mag", "mat", "vec", "agt", "mgr"]), max_size=5), max_size=5))
+@given(st.lists(ROWS, max_size=5))
 def test_any_rows_of_tokens_are_a_machine_or_a_named_refusal(rows):
     text = "".join(" ".join(row) + "\n" for row in rows)
     try:
@@ -147,3 +146,11 @@ def test_any_text_is_a_machine_or_a_named_refusal(text):
         from_yaml(text, source="any.yaml")
     except MachineError as error:
         assert str(error).startswith("any.yaml:")
+
+
+def test_yaml_states_only_what_is_not_default():
+    machine = from_picture("xxx vec xxx\nmag mat xxx\nxxx xxx xxx\n", name="small")
+    drawn = 'name: "small"\nmap: |\n  xxx vec xxx\n  mag mat xxx\n  xxx xxx xxx\n'
+    assert to_yaml(machine) == drawn
+    tuned = replace(machine, memory=Dram(bytes=3 << 20), errata=errata.PUBLISHED)
+    assert to_yaml(tuned) == drawn + "memory:\n  bytes: 3 MiB\nerrata: published\n"
