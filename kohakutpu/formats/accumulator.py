@@ -47,18 +47,19 @@ class AccumulatorFormat:
         """
         if not 0 <= anchor <= 255:
             raise ValueError(f"anchor {anchor} does not fit 8 bits (0..255)")
-        s, fa, fb = (np.asarray(x).astype(np.int64) for x in (s, fa, fb))
+        s, fa, fb = (np.asarray(x).astype(np.int32) for x in (s, fa, fb))
         mw = self.mantissa
-        magnitude = np.abs(s) * (8 + (fa & 7)) * (8 + (fb & 7))  # below 2^25
+        magnitude = np.abs(s) * ((8 + (fa & 7)) * (8 + (fb & 7)))  # below 2^25
         position = leading_one(magnitude)
-        exponent = (fa >> 3) + (fb >> 3) + (EXPONENT_BIAS - 6 - anchor) + position
-        # left-justify to 32 bits above a fraction of mw + 1, round the rest to nearest even
-        aligned = magnitude << np.maximum(32 + mw - position, 0)
-        aligned += 0x7FFFFFFF + ((aligned >> 32) & 1)
-        rounded = aligned >> 32
-        carry = rounded >> (mw + 1)
-        word = (((exponent + carry) & 0x7F) << mw) | (rounded & ((1 << mw) - 1))
-        word |= np.where(s < 0, self.sign, 0)
+        # the leading one to bit 27, so that the kept significand lies above 27 - mw discarded bits
+        discarded = 27 - mw
+        rounded = magnitude << (27 - position)
+        rounded += (1 << (discarded - 1)) - 1 + ((rounded >> discarded) & 1)
+        rounded >>= discarded
+        position += (fa >> 3) + (fb >> 3) + (EXPONENT_BIAS - 7 - anchor)
+        # the significand's leading one adds itself to the exponent
+        word = ((position << mw) + rounded) & self.largest
+        word |= (s >> 31) & self.sign
         word *= magnitude != 0
         return word.astype(np.uint32)
 
@@ -69,32 +70,37 @@ class AccumulatorFormat:
         an exact half comes out one unit too large in magnitude.
         """
         mw = self.mantissa
-        a, b = np.asarray(a).astype(np.int64), np.asarray(b).astype(np.int64)
+        one, fraction = 1 << mw, (1 << mw) - 1
+        a, b = np.asarray(a).astype(np.int32), np.asarray(b).astype(np.int32)
         magnitude_a, magnitude_b = a & self.largest, b & self.largest
-        zero_a, zero_b = magnitude_a >> mw == 0, magnitude_b >> mw == 0
         big = np.maximum(magnitude_a, magnitude_b)
         small = np.minimum(magnitude_a, magnitude_b)
-        sign = np.where(magnitude_b > magnitude_a, b, a) & self.sign
-        subtract = -((a ^ b) >> (mw + 7))
         exponent = big >> mw
-        shift = np.minimum(exponent - (small >> mw), mw + 9)
-        one, fraction = 1 << mw, (1 << mw) - 1
+        shift = np.minimum(exponent - (small >> mw), mw + 1 + GUARD_BITS)
+        subtract = -((a ^ b) >> (mw + 7))
         wide_small = ((small & fraction) | one) << GUARD_BITS
         aligned = wide_small >> shift
         lost = aligned << shift != wide_small
-        total = (((big & fraction) | one) << GUARD_BITS) + ((aligned ^ subtract) - subtract)
+        total = ((big & fraction) | one) << GUARD_BITS
+        total += (aligned ^ subtract) - subtract
         position = leading_one(total)
         # the leading one to bit mw + 9, so that the kept significand lies above 9 discarded bits
-        justified = (total << (mw + 9 - np.maximum(position, 0))) | lost
-        rounded = (justified + 0xFF + ((justified >> 9) & 1)) >> 9
-        word = rounded + ((exponent + position - (mw + GUARD_BITS) - 1) << mw)
-        nonzero = (word >= one) & (total != 0)
-        np.copyto(word, self.largest, where=word >= 0x7F << mw)
-        word |= sign
+        word = total << (mw + 9 - position)
+        word |= lost
+        word += 0xFF + ((word >> 9) & 1)
+        word >>= 9
+        exponent += position - (mw + GUARD_BITS + 1)
+        word += exponent << mw
+        nonzero = word >= one
+        nonzero &= total != 0
+        np.copyto(word, self.largest, where=word >= 0x7F << mw)  # exponent 127 is reached only by saturating
+        word |= np.where(magnitude_b > magnitude_a, b, a) & self.sign
         word *= nonzero
-        np.copyto(word, a, where=zero_b)
-        np.copyto(word, b, where=zero_a)
-        word[zero_a & zero_b] = 0
+        if small.size and small.min() < one:
+            zero_a, zero_b = magnitude_a < one, magnitude_b < one
+            np.copyto(word, a, where=zero_b)
+            np.copyto(word, b, where=zero_a)
+            word[zero_a & zero_b] = 0
         return word.astype(np.uint32)
 
     def to_fp16(self, a: np.ndarray) -> np.ndarray:

@@ -121,7 +121,7 @@ def outer_products(qa: np.ndarray, qb: np.ndarray) -> np.ndarray:
     """`block_products` of every entry of `qa` with every one of `qb`: int8[m,4,32], int8[n,4,32] to int64[m,n,4,4]."""
     m, n = len(qa), len(qb)
     flat = np.einsum("ik,jk->ij", qa.reshape(-1, BLOCK).astype(np.int32), qb.reshape(-1, BLOCK).astype(np.int32))
-    return flat.reshape(m, LANES, n, LANES).transpose(0, 2, 1, 3).astype(np.int64)
+    return flat.reshape(m, LANES, n, LANES).transpose(0, 2, 1, 3).astype(np.int64, order="C")
 
 
 def to_float(q: np.ndarray, scale: np.ndarray) -> np.ndarray:
