@@ -158,7 +158,7 @@ class Kernel:
         if recorder.never_written:
             raise KernelError(f"{self.name} never writes {', '.join(recorder.never_written)}", self.source)
         shown = {name: value for name, value in full.items() if name in self.knobs or name in RESERVED}
-        return Trace(self.name, buffers, tuple(recorder.body), shown, full["fuse"], full["part"], self.source)
+        return Trace(self.name, buffers, tuple(recorder.body), shown, full["fuse"], full["part"], recorder.fresh_count, self.source)
 
     def solve(self, shapes: Mapping[str, tuple[int, ...]]) -> Extents:
         """The extents that the operands' shapes fix.

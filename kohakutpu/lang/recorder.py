@@ -29,7 +29,7 @@ class Recorder:
         self._bodies = [self.body]
         self._open: list[Index] = []
         self._in_units = False
-        self._counter = 0
+        self.fresh_count = 0
         self._statements = 0
         self._tiles: dict[str, tuple[int, int]] = {}
         self._accumulated: set[str] = set()
@@ -47,8 +47,8 @@ class Recorder:
 
     def fresh(self, stem: str) -> str:
         """A name not used before in this trace."""
-        self._counter += 1
-        return f"{stem}{self._counter}"
+        self.fresh_count += 1
+        return f"{stem}{self.fresh_count}"
 
     def next_id(self) -> int:
         self._statements += 1

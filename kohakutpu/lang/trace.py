@@ -260,6 +260,7 @@ class Trace:
     knobs: Mapping[str, object]
     fuse: bool
     part: int
+    fresh: int  # names numbered so far; whoever needs more (a landed tile) goes on from here
     source: Source
     statements: tuple[Statement, ...] = field(init=False)  # in source order; `statements[n].id == n`
 

@@ -1,0 +1,104 @@
+"""Which byte order each buffer has in memory (spec: layouts, requirement rule).
+
+Operands of a product, results of a tiling and per-channel vectors have the order their instructions need. Elementwise
+work commutes with any order, so the buffers of one statement share one: the one that is needed, else row-major.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kohakutpu.lang.extents import Extents
+from kohakutpu.lang.source import Source
+from kohakutpu.lang.trace import Buffer, BufferLeaf, Contract, SliceLeaf, Store, Trace
+
+from .layouts import KBLOCK, ChannelBias, Entry, Flat, Layout, Tile
+from .refusals import CompileError
+from .stages import ClusterStage, Drain, ElementwiseStage, EpilogueStage, Program, Sweep
+
+
+class _Needs:
+    """The order each buffer needs, and the line that needs it."""
+
+    def __init__(self, buffers: Mapping[str, Buffer], extents: Extents):
+        self.buffers = buffers
+        self.extents = extents
+        self.needed: dict[str, tuple[Layout, Source]] = {}
+        self.group: dict[str, set[str]] = {}
+
+    def need(self, name: str, layout: Layout, source: Source) -> None:
+        held = self.needed.setdefault(name, (layout, source))
+        if held[0] != layout:
+            self.refuse(name, held, name, (layout, source))
+
+    def refuse(self, name: str, held: tuple[Layout, Source], other: str, wanted: tuple[Layout, Source]) -> None:
+        both = name if name == other else f"{name} and {other}"
+        raise CompileError(
+            f"{both} would need two byte orders: {held[0].key} ({held[1]}) and {wanted[0].key}; copies in another order are not "
+            "made silently, so give each use a buffer of its own",
+            wanted[1],
+        )
+
+    def together(self, names: list[str]) -> None:
+        """The buffers of one elementwise statement."""
+        merged = set(names).union(*(self.group.get(name, {name}) for name in names))
+        for name in merged:
+            self.group[name] = merged
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.buffers[name].element_shape(self.extents)
+
+
+def assign(program: Program, trace: Trace, extents: Extents) -> dict[str, Layout]:
+    """The layout of every buffer. Raises CompileError for two needs that disagree and for a port nothing uses."""
+    needs = _Needs(program.buffers, extents)
+    written: dict[str, Source] = {}
+    statements = trace.statements
+    for stage in program.stages:
+        if isinstance(stage, ClusterStage):
+            for ops in stage.programs.values():
+                for op in ops:
+                    if isinstance(op, Sweep):
+                        contract: Contract = statements[op.statement]
+                        for operand, groups in ((op.a, op.gm), (op.b, op.gn)):
+                            layout = Entry(*needs.shape(operand.buffer), groups, op.nk)
+                            needs.need(operand.buffer, layout, contract.source)
+                    elif isinstance(op, Drain):
+                        _need_tile(needs, op.buffer, statements[op.statement])
+        elif isinstance(stage, EpilogueStage):
+            _need_tile(needs, stage.statement.target.buffer, stage.statement)
+            for leaf in stage.statement.expression.leaves:
+                if isinstance(leaf, SliceLeaf) and len(leaf.slice.indices) == 1:
+                    name = leaf.slice.buffer
+                    needs.need(name, ChannelBias(*needs.shape(name), stage.gn), stage.statement.source)
+        elif isinstance(stage, ElementwiseStage):
+            operands = [leaf.buffer for leaf in stage.expression.leaves if isinstance(leaf, BufferLeaf)]
+            needs.together([stage.target, *operands])
+            written[stage.target] = stage.statement.source
+    layouts = {}
+    for name in program.buffers:
+        members = sorted(needs.group.get(name, {name}), key=list(program.buffers).index)
+        needed = [(member, needs.needed[member]) for member in members if member in needs.needed]
+        for other, wanted in needed[1:]:
+            if wanted[0] != needed[0][1][0]:
+                needs.refuse(needed[0][0], needed[0][1], other, wanted)
+        if not needed and name not in needs.group:
+            raise CompileError(f"{name} is declared and never used", program.buffers[name].source)
+        layouts[name] = needed[0][1][0] if needed else Flat(needs.shape(name))
+        _check_padding(name, layouts[name], written)
+    return layouts
+
+
+def _need_tile(needs: _Needs, name: str, store: Store) -> None:
+    gm, gn = (axis.per for axis in store.target.axes)
+    needs.need(name, Tile(*needs.shape(name), gm, gn), store.source)
+
+
+def _check_padding(name: str, layout: Layout, written: Mapping[str, Source]) -> None:
+    """Elementwise work also writes padding, which in an operand would join in its blocks' scales and products."""
+    if isinstance(layout, Entry) and name in written and layout.columns % (KBLOCK * layout.blocks):
+        raise CompileError(
+            f"{name} is an operand of {layout.columns} columns in chunks of {KBLOCK * layout.blocks}, whose padding must stay zero, "
+            "and this statement computes it; choose nk so that the chunks divide the columns",
+            written[name],
+        )

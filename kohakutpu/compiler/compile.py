@@ -1,0 +1,237 @@
+"""Kernel and machine to artifact."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kohakutpu.formats import e8m15
+from kohakutpu.lang.extents import Extents
+from kohakutpu.lang.kernel import Kernel
+from kohakutpu.lang.trace import Constant, Trace
+from kohakutpu.machine import Machine, to_yaml
+
+from . import cluster, elementwise, fusion
+from .artifact import Artifact, BufferImage, Round, Stage, StatementRecord, Writer
+from .assign import assign
+from .core import CoreState
+from .deal import deal
+from .expressions import memory_constant, register_constant
+from .layouts import Flat, Layout, Tile
+from .placement import place
+from .refusals import PAGE, CompileError
+from .rounds import schedule
+from .stages import ClusterStage, Drain, ElementwiseStage, EpilogueStage, Program, build
+
+LOWERINGS = ("default", "published")
+CONSTANTS = ("registers", "arrays")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compile; none but `constants` changes a value.
+
+    `lowering`: 'default', or 'published' for the published instruction streams. `constants`: in 'registers' (E8M15,
+    truncated), or as 'arrays' in memory (FP16, rounded). `addresses` places buffers by name; with `allow_overlap` those
+    may lie over each other, which only a listing that is never run can want.
+    """
+
+    lowering: str = "default"
+    constants: str = "registers"
+    addresses: Mapping[str, int] = field(default_factory=dict)
+    allow_overlap: bool = False
+
+    def __post_init__(self):
+        for name, legal in (("lowering", LOWERINGS), ("constants", CONSTANTS)):
+            if getattr(self, name) not in legal:
+                raise CompileError(f"{name}={getattr(self, name)!r} is none of {', '.join(legal)}")
+
+
+def compile_kernel(
+    kernel: Kernel,
+    machine: Machine,
+    shapes: Mapping[str, tuple[int, ...]],
+    knobs: Mapping[str, object] | None = None,
+    options: Options = Options(),  # noqa: B008 - frozen
+) -> Artifact:
+    """Compile a kernel for operands of these shapes.
+
+    Raises KernelError (CompileError, CannotFuse) with the offending line for everything that cannot be run; what is
+    returned fits the machine.
+    """
+    trace = kernel.trace(**(knobs or {}))
+    extents = kernel.solve(shapes)
+    return _Compilation(trace, extents, machine, options).artifact()
+
+
+class _Compilation:
+    def __init__(self, trace: Trace, extents: Extents, machine: Machine, options: Options):
+        self.trace = trace
+        self.extents = extents
+        self.machine = machine
+        self.options = options
+        self.published = options.lowering == "published"
+        self.program: Program = build(trace, extents)
+        self.sources = {statement.id: statement.source for statement in trace.statements}
+        self.units = {"cluster": {unit.node: unit for unit in machine.clusters},
+                      "vector": {unit.node: unit for unit in machine.vectors}}  # fmt: skip
+        self._check()
+        self.layouts = assign(self.program, trace, extents)
+        self.plans: dict[int, elementwise.Plan] = {}
+        self.images = self._place()
+
+    # ---- what must hold before anything is laid out ----
+
+    def _check(self) -> None:
+        known = self.extents.dims
+        for stage in self.program.stages:
+            unit = "cluster" if isinstance(stage, ClusterStage) else "vector"
+            if isinstance(stage, EpilogueStage):
+                if self.options.constants == "arrays":
+                    self._check_fused_constants(stage)
+                fusion.check(stage, self.machine, known)
+            if not self.units[unit]:
+                what = "cluster" if unit == "cluster" else "vector core"
+                statement = stage.statements[0] if isinstance(stage, ClusterStage) else stage.statement.id
+                raise CompileError(f"machine {self.machine.name} has no {what}, and this needs one", self.sources[statement])
+        mantissas = {unit.mantissa for unit in self.machine.clusters}
+        if len(mantissas) > 1:
+            raise CompileError(
+                f"the clusters of {self.machine.name} have accumulators of {sorted(mantissas)} mantissa bits; the result would "
+                "depend on which cluster runs what"
+            )
+
+    def _check_fused_constants(self, stage: EpilogueStage) -> None:
+        """A fused epilogue keeps constants in registers, so under 'arrays' they must be the same there."""
+        source = stage.statement.source
+        for leaf in stage.statement.expression.leaves:
+            if isinstance(leaf, Constant):
+                value = leaf.number(self.extents.dims)
+                held = int(e8m15.from_fp16(np.array([memory_constant(value, source)], np.uint16))[0])
+                if held != register_constant(value, source):
+                    raise CompileError(
+                        f"constants='arrays' rounds {value!r} to FP16, and a fused epilogue holds constants in registers; use "
+                        "fuse=False or constants='registers'",
+                        source,
+                    )
+
+    # ---- memory ----
+
+    def _place(self) -> dict[str, BufferImage]:
+        images = {}
+        for name, buffer in self.program.buffers.items():
+            layout = self.layouts[name]
+            shape = buffer.logical_shape(self.extents)
+            stride = -(-layout.bytes // PAGE) * PAGE
+            images[name] = BufferImage(name, buffer.role, shape, layout, buffer.copies(self.extents), stride, 0)
+        constants: dict[str, BufferImage] = {}
+        for number, stage in enumerate(self.program.stages):
+            if isinstance(stage, ElementwiseStage):
+                target = self.program.buffers[stage.target]
+                plan = elementwise.plan(
+                    stage, images, self.extents.dims, published=self.published, arrays=self.options.constants == "arrays",
+                    elements=int(np.prod(target.element_shape(self.extents))),
+                )  # fmt: skip
+                self.plans[number] = plan
+                for name, pattern in plan.constants.items():
+                    size = max(plan.stride * 16, constants[name].layout.halves if name in constants else 0)
+                    layout = Flat((size,))
+                    constants[name] = BufferImage(name, "constant", (size,), layout, 1, layout.bytes, 0, fill=pattern)
+        order = {"in": 0, "out": 0, "temp": 1}
+        ordered = dict(sorted(images.items(), key=lambda item: order[item[1].role]))
+        return place(ordered | constants, self.machine.memory.bytes, self.options.addresses, self.options.allow_overlap)
+
+    # ---- instructions ----
+
+    def artifact(self) -> Artifact:
+        stages: list[Stage] = []
+        rounds: list[Round] = []
+        writers: list[Writer] = []
+        states = {node: CoreState() for node in self.units["vector"]}
+        program = self.program.stages
+        for number, stage in enumerate(program):
+            if isinstance(stage, ClusterStage):
+                record, streams = self._cluster(stage, program[number + 1] if stage.sends else None)
+            elif isinstance(stage, EpilogueStage):
+                nodes = deal(stage.instances, list(self.units["vector"]))
+                record = Stage("vector", stage.grid, nodes, {}, (stage.statement.id,))
+                streams = fusion.lower(stage, nodes, self.images, states, self.extents.dims, self.published)
+            else:
+                plan = self.plans[number]
+                nodes = deal(plan.spans, list(self.units["vector"]))
+                record = Stage("vector", plan.grid, nodes, {}, (stage.statement.id,))
+                streams = elementwise.lower(plan, nodes, self.images, states, self.extents.dims, self.published)
+            stages.append(record)
+            writers += self._writers(stage)
+            depths = {node: unit.inst_depth for node, unit in self.units[record.unit].items()}
+            rounds += schedule(
+                number, record.unit, streams, record.nodes, depths, self.machine.staging_flits, self.published
+            )  # fmt: skip
+        trace = self.trace
+        return Artifact(
+            kernel=trace.name,
+            reference=trace.source.short,
+            knobs={name: _plain(value) for name, value in trace.knobs.items()},
+            extents=dict(self.extents.dims),
+            lead=self.extents.lead,
+            options={"lowering": self.options.lowering, "constants": self.options.constants},
+            machine=self.machine.name,
+            machine_digest=hashlib.sha256(to_yaml(self.machine).encode()).hexdigest(),
+            mantissa=self.machine.clusters[0].mantissa if self.machine.clusters else 0,
+            buffers=tuple(self.images.values()),
+            stages=tuple(stages),
+            rounds=tuple(rounds),
+            statements=tuple(StatementRecord(s.id, s.source.short, s.source.text) for s in trace.statements),
+            writers=tuple(writers),
+        )
+
+    def _cluster(self, stage: ClusterStage, epilogue: EpilogueStage | None):
+        nodes = deal(stage.programs, list(self.units["cluster"]))
+        receivers: dict = {}
+        span = 0
+        acks: dict = {}
+        if epilogue is not None:
+            receivers = deal(stage.programs, list(self.units["vector"]))
+            span = fusion.span_words(epilogue.gm, epilogue.gn)
+            counts = fusion.acknowledgements(stage)
+            acks = {key: (receivers[key], counts[key]) for key in sorted(counts) if counts[key]}
+        streams = cluster.lower(
+            stage, nodes, self.units["cluster"], self.images, receivers, self.machine.agent.node, span, self.sources,
+            keep=not self.published,
+        )  # fmt: skip
+        return Stage("cluster", stage.grid, nodes, acks, tuple(stage.statements)), streams
+
+    # ---- who wrote what ----
+
+    def _writers(self, stage) -> list[Writer]:
+        if isinstance(stage, ElementwiseStage):
+            shape = self.images[stage.target].shape
+            return [Writer(stage.target, stage.statement.id, (), (0,) * len(shape), shape)]
+        if isinstance(stage, EpilogueStage):
+            name = stage.statement.target.buffer
+            return [
+                self._tile_writer(name, stage.statement.id, key, instance.copy, instance.i, instance.j)
+                for key, instance in stage.instances.items()
+            ]
+        return [
+            self._tile_writer(op.buffer, op.statement, key, op.copy, op.i, op.j)
+            for key, ops in stage.programs.items() for op in ops if isinstance(op, Drain)
+        ]  # fmt: skip
+
+    def _tile_writer(self, name: str, statement: int, key, copy: int, i: int, j: int) -> Writer:
+        image = self.images[name]
+        layout: Layout = image.layout
+        assert isinstance(layout, Tile)
+        lead = image.shape[:-2]
+        at = tuple(int(axis) for axis in np.unravel_index(copy, lead)) if lead else ()
+        rows, columns = 4 * layout.gm, 4 * layout.gn
+        low = (*at, i * rows, j * columns)
+        high = (*(axis + 1 for axis in at), min((i + 1) * rows, layout.rows), min((j + 1) * columns, layout.columns))
+        return Writer(name, statement, key, low, high)
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, (bool, int, float, str, type(None))) else repr(value)

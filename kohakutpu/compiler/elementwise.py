@@ -1,0 +1,289 @@
+"""Statements over whole buffers: fill, compute, drain, in runs of a few chunks (spec: band kernel).
+
+All buffers of a statement have one byte order, so that it may be cut anywhere. An instance is `part` elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kohakutpu.isa import vector as isa
+from kohakutpu.isa.vector import Opcode
+from kohakutpu.lang.trace import BufferLeaf, Constant
+
+from .artifact import BufferImage
+from .core import CoreState, CoreWriter
+from .expressions import (
+    REGISTERS, RUNNING, SCRATCH, Constants, collect_constants, generate, generate_published, memory_constant, registers_needed,
+)  # fmt: skip
+from .layouts import HALVES, WORD
+from .programs import CHUNK, DEPENDENT_CYCLES, FLIT_CYCLES, RUN_CYCLES, WORD_CYCLES, in_step, interleave, prologue, require_fit
+from .refusals import L1_SAFE, CompileError
+from .stages import ElementwiseStage, Key
+
+FILL_CYCLES = 60  # estimated time from a run's fills to their data, which nothing hides
+PUBLISHED_GRAIN = 1024  # elements of a published run at its largest: 8 chunks
+
+
+@dataclass(frozen=True)
+class Span:
+    """One instance: words from an offset in the target and in each operand (bytes; constants have 0)."""
+
+    target: int
+    operands: tuple[int, ...]
+    words: int
+
+
+@dataclass
+class Plan:
+    """A whole-buffer statement before anything has an address.
+
+    `loaded` are the expression nodes that are filled operands, `names` their buffers. `stride` is an instance's
+    words, which is also how long a constant held in memory is.
+    """
+
+    stage: ElementwiseStage
+    loaded: tuple[int, ...]
+    names: tuple[str, ...]
+    constants: Mapping[str, int]  # buffer name -> FP16 pattern
+    spans: dict[Key, Span]
+    grid: Key
+    stride: int
+
+
+def constant_name(value: float) -> str:
+    return f"const{value!r}"
+
+
+def plan(
+    stage: ElementwiseStage, images: Mapping[str, BufferImage], known: Mapping[str, int], *, published: bool, arrays: bool,
+    elements: int,
+) -> Plan:
+    """Cut a statement into instances. `elements` counts one batch element of the target; images need no address yet."""
+    source = stage.statement.source
+    loaded, names, constants = [], [], {}
+    for node, leaf in enumerate(stage.expression.nodes):
+        if isinstance(leaf, BufferLeaf):
+            loaded.append(node)
+            names.append(leaf.buffer)
+        elif isinstance(leaf, Constant) and arrays:
+            value = leaf.number(known)
+            loaded.append(node)
+            names.append(constant_name(value))
+            constants[constant_name(value)] = memory_constant(value, source)
+    target = images[stage.target]
+    operands = [images.get(name) for name in names]
+    together = not published and all(image is None or image.copies == target.copies for image in operands)
+    copies = 1 if together else target.copies
+    room = (target.bytes if together else target.layout.bytes) // WORD
+    if published:
+        stride = _published_stride(stage.part, elements, room, source)
+    else:
+        part = math.ceil(stage.part / HALVES / CHUNK) * CHUNK
+        parts = math.ceil(room / part)
+        stride = math.ceil(room / parts / CHUNK) * CHUNK
+    parts = math.ceil(room / stride)
+    spans = {}
+    for copy in range(copies):
+        for part in range(parts):
+            first = part * stride
+            key = ((copy,) if copies > 1 else ()) + (part,)
+            offsets = [_offset(image, copy) + (first * WORD if image else 0) for image in operands]
+            spans[key] = Span(copy * target.stride + first * WORD, tuple(offsets), min(stride, room - first))
+    grid = ((copies,) if copies > 1 else ()) + (parts,)
+    return Plan(stage, tuple(loaded), tuple(names), constants, spans, grid, stride)
+
+
+def _offset(image: BufferImage | None, copy: int) -> int:
+    return copy * image.stride if image is not None and image.copies > 1 else 0
+
+
+def _published_stride(part: int, elements: int, room: int, source) -> int:
+    """Words of one instance: `part`, or what spreads a padded image over as many instances as its elements need."""
+    if part % PUBLISHED_GRAIN:
+        raise CompileError(f"lowering='published' needs part to be a multiple of {PUBLISHED_GRAIN}, not {part}", source)
+    parts = math.ceil(elements / part)
+    if parts * part < room * HALVES:
+        return math.ceil(room * HALVES / parts / PUBLISHED_GRAIN) * PUBLISHED_GRAIN // HALVES
+    return part // HALVES
+
+
+def lower(
+    plan: Plan, nodes: Mapping[Key, int], images: Mapping[str, BufferImage], states: Mapping[int, CoreState],
+    known: Mapping[str, int], published: bool,
+) -> dict[Key, list[int]]:
+    """The payloads of each instance."""
+    if published:
+        return {key: _published(plan, plan.spans[key], images, states[nodes[key]], known) for key in sorted(plan.spans)}
+    choice = _choose(plan, nodes, known)
+    return {key: _default(plan, plan.spans[key], images, states[nodes[key]], known, choice) for key in sorted(plan.spans)}
+
+
+# ---- the published program ----------------------------------------------------------------------------
+
+
+def _published(plan: Plan, span: Span, images, state: CoreState, known) -> list[int]:
+    """Up to 8 chunks a run, unrolled; fill, load, store and drain each with a descriptor of its own."""
+    stage = plan.stage
+    source = stage.statement.source
+    n = len(plan.loaded)
+    if n > RUNNING or 2 * n + 2 > isa.DESCRIPTORS:
+        raise CompileError(
+            f"lowering='published' fills {n} operands, constants included, with {2 * n + 2} descriptors of {isa.DESCRIPTORS}; "
+            "constants='registers' or lowering='default' needs fewer",
+            source,
+        )
+    ad_store, ad_drain = 2 * n, 2 * n + 1
+    per = min(max(math.ceil(span.words / CHUNK), 1), PUBLISHED_GRAIN // isa.VL_MAX)
+    words = per * CHUNK
+    constants = _seeded(plan, known, n)
+    code = generate_published(stage.expression, {node: v for v, node in enumerate(plan.loaded)}, constants)
+    if (n + 1) * words > L1_SAFE:
+        raise CompileError(f"{n} operands and the result span {(n + 1) * words} words of L1, above {L1_SAFE}", source)
+    image = prologue(constants)
+    constants.broadcast(image)
+    for operand in range(n):
+        image.put(Opcode.VFILL, ad=operand, l1=operand * words)
+    if n:
+        image.put(Opcode.VBAR)
+    for off in range(0, words, CHUNK):
+        for operand in range(n):
+            image.put(Opcode.VLD, ad=n + operand, vd=operand, offset=off)
+        for opcode, fields in code.operations:
+            image.put(opcode, **fields)
+        image.put(Opcode.VST, ad=ad_store, vd=code.result, offset=off)
+    image.put(Opcode.VDRAIN, ad=ad_drain, l1=n * words)
+    image.put(Opcode.VHALT)
+    require_fit(image, source)
+    core = CoreWriter(state, reuse=False)
+    core.image(image.words)
+    for operand in range(n):
+        core.base(n + operand, operand * words)
+        core.line(n + operand, 1, CHUNK)
+    core.base(ad_store, n * words)
+    core.line(ad_store, 1, CHUNK)
+    for operand in range(n):
+        core.line(operand, WORD, words)
+    core.line(ad_drain, WORD, words)
+    for first in range(0, span.words, words):
+        for operand, (name, offset) in enumerate(zip(plan.names, span.operands, strict=True)):
+            core.base(operand, images[name].address + offset + first * WORD)
+        core.base(ad_drain, images[stage.target].address + span.target + first * WORD)
+        core.run()
+    return core.payloads
+
+
+def _seeded(plan: Plan, known, operands: int) -> Constants:
+    """Every constant that is not in memory, in a vector register of its own."""
+    constants = Constants(plan.stage.statement.source, known, {}, {})
+    free = iter(v for v in range(operands, REGISTERS) if v not in (RUNNING, SCRATCH))
+    for node, leaf in enumerate(plan.stage.expression.nodes):
+        if isinstance(leaf, Constant) and node not in plan.loaded:
+            word = constants.word(leaf)
+            if word not in constants.spread:
+                constants.scalar(word)
+                constants.spread[word] = next(free)
+    return constants
+
+
+# ---- the default program ------------------------------------------------------------------------------
+
+AD_WINDOW = 0
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """`per` chunks a run, `width` of them in step, `need` vector registers for one."""
+
+    per: int
+    width: int
+    need: int
+
+
+def _constants(plan: Plan, known) -> Constants:
+    if plan.constants:
+        return Constants(plan.stage.statement.source, known, {}, {})
+    return collect_constants(plan.stage.expression, known, plan.stage.statement.source, spread_from=0)
+
+
+def _choose(plan: Plan, nodes: Mapping[Key, int], known) -> _Choice:
+    """The shape of a run with the least estimated time, dispatch and work together."""
+    source = plan.stage.statement.source
+    expression = plan.stage.expression
+    n = len(plan.loaded)
+    if n + 2 > isa.DESCRIPTORS:
+        raise CompileError(
+            f"{n} operands, constants in memory included, need {n + 2} descriptors of {isa.DESCRIPTORS}; split the statement "
+            "over a temp",
+            source,
+        )
+    constants = _constants(plan, known)
+    need = registers_needed(expression, plan.loaded, constants)
+    if need + len(constants.spread) > REGISTERS:
+        raise CompileError(
+            f"this statement needs {need + len(constants.spread)} vector registers of {REGISTERS}; split it over a temp", source
+        )
+    chunk_words = n + len(expression.nodes) - len(expression.leaves) + 1
+    busiest = max(sum(nodes[key] == node for key in plan.spans) for node in set(nodes.values()))
+    choices = []
+    longest = max(span.words for span in plan.spans.values())
+    for per in range(1, min(L1_SAFE // (n + 1) // CHUNK, math.ceil(longest / CHUNK)) + 1):
+        words = 4 + 2 * len(constants.scalars) + len(constants.spread) + n + (n > 0) + per * chunk_words + 2
+        if words > isa.IMEM_WORDS:
+            break
+        width = in_step(per, (REGISTERS - len(constants.spread)) // need)
+        runs = [math.ceil(span.words / (per * CHUNK)) for span in plan.spans.values()]
+        flits = len(set(nodes.values())) * (words + 3 + n) + sum(runs) * (n + 2)
+        work = per * chunk_words * (WORD_CYCLES if width > 1 else DEPENDENT_CYCLES)
+        cycles = FLIT_CYCLES * flits + busiest * max(runs) * (RUN_CYCLES + FILL_CYCLES + work)
+        choices.append((cycles, _Choice(per, width, need)))
+    if not choices:
+        raise CompileError(f"the vector program of one chunk is above {isa.IMEM_WORDS} words; split it over a temp", source)
+    return min(choices, key=lambda choice: choice[0])[1]
+
+
+def _default(plan: Plan, span: Span, images, state: CoreState, known, choice: _Choice) -> list[int]:
+    """One image, sent once to a core; each run moves its fills and its drain."""
+    stage = plan.stage
+    n = len(plan.loaded)
+    ad_drain = n + 1
+    room = choice.per * CHUNK
+    constants = _constants(plan, known)
+    image = prologue(constants)
+    constants.broadcast(image)
+    again = len(image)
+    for operand in range(n):
+        image.put(Opcode.VFILL, ad=1 + operand, l1=operand * room)
+    if n:
+        image.put(Opcode.VBAR)
+    chunks = []
+    for chunk in range(choice.per):
+        off = CHUNK * chunk
+        first = len(constants.spread) + chunk % choice.width * choice.need
+        registers = {node: first + position for position, node in enumerate(plan.loaded)}
+        code = generate(stage.expression, registers, constants, lambda number, first=first: first + n + number)
+        words = [
+            (Opcode.VLD, {"ad": AD_WINDOW, "vd": first + operand, "offset": operand * room + off}) for operand in range(n)
+        ]
+        words += [*code.operations, (Opcode.VST, {"ad": AD_WINDOW, "vd": code.result, "offset": n * room + off})]
+        chunks.append(words)
+    for opcode, fields in interleave(chunks, choice.width):
+        image.put(opcode, **fields)
+    image.put(Opcode.VDRAIN, ad=ad_drain, l1=n * room)
+    image.put(Opcode.VHALT)
+    fresh = state.image.get(0) is None or any(state.image.get(a) != word for a, word in enumerate(image.words))
+    core = CoreWriter(state, reuse=True)
+    core.image(image.words)
+    core.base(AD_WINDOW, 0)
+    core.line(AD_WINDOW, 1, CHUNK)
+    for first in range(0, span.words, room):
+        words = min(room, span.words - first)
+        for operand, (name, offset) in enumerate(zip(plan.names, span.operands, strict=True)):
+            core.line(1 + operand, WORD, words)
+            core.base(1 + operand, images[name].address + offset + first * WORD)
+        core.line(ad_drain, WORD, words)
+        core.base(ad_drain, images[stage.target].address + span.target + first * WORD)
+        core.run(0 if fresh and first == 0 else again)
+    return core.payloads

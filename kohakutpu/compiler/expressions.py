@@ -1,0 +1,242 @@
+"""Elementwise expressions to vector words: where constants come from, registers, and the order of the words.
+
+Both lowerings compute exactly the operations of the expression, in its order, so they agree on every bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kohakutpu.formats import e8m15, fp16
+from kohakutpu.isa.vector import OPERANDS, Opcode, Source
+from kohakutpu.lang.source import Source as Line
+from kohakutpu.lang.trace import Constant, ElementOp, Expression, Op
+
+from .core import Image
+from .refusals import CompileError
+
+OPCODES = {
+    ElementOp.NEG: Opcode.VNEG, ElementOp.ABS: Opcode.VABS, ElementOp.ADD: Opcode.VADD, ElementOp.SUB: Opcode.VSUB,
+    ElementOp.MUL: Opcode.VMUL, ElementOp.MAX: Opcode.VMAX, ElementOp.MIN: Opcode.VMIN, ElementOp.EXP2: Opcode.VEXP2,
+    ElementOp.LOG2: Opcode.VLOG2, ElementOp.RECIP: Opcode.VINV, ElementOp.RSQRT: Opcode.VRSQRT,
+}  # fmt: skip
+REGISTERS = 16
+FIRST_CONSTANT = 4  # S0 is VL, S1..S3 are reduction results
+RUNNING = 7  # the published lowering's one running result
+SCRATCH = 8
+K_REGISTERS = {0x000000: 0, 0x3F8000: 1, 0xBF8000: 2}  # 0.0, 1.0, -1.0
+DEMONSTRATED = {("a", Source.K), ("b", Source.S), ("b", Source.K), ("c", Source.K)}  # spec: demonstrated slots
+
+Operand = tuple[Source, int]  # selector and register
+
+
+def register_constant(value: float, line: Line) -> int:
+    """The E8M15 word of a constant held in a register: the top 24 bits of its float32 pattern."""
+    try:
+        word = e8m15.constant(value)
+    except ValueError as error:
+        raise CompileError(str(error), line) from None
+    if value and not word >> 15 & 0xFF:
+        raise CompileError(f"the constant {value!r} is too small: E8M15 has nothing below 2^-126 but zero", line)
+    return word
+
+
+def memory_constant(value: float, line: Line) -> int:
+    """The FP16 pattern of a constant held in memory."""
+    word = int(fp16.from_float(value))
+    if word & 0x7FFF == 0x7C00:
+        raise CompileError(f"the constant {value!r} is outside the range of FP16; constants='registers' holds it", line)
+    if value and not word & 0x7FFF:
+        raise CompileError(f"the constant {value!r} is too small for FP16; constants='registers' holds it", line)
+    return word
+
+
+@dataclass
+class Constants:
+    """Scalar registers for the constants of one program, and the vector registers some are spread over."""
+
+    line: Line
+    known: Mapping[str, int]
+    scalars: dict[int, int]  # E8M15 word -> S register
+    spread: dict[int, int]  # E8M15 word -> V register
+
+    def word(self, leaf: Constant) -> int:
+        return register_constant(leaf.number(self.known), self.line)
+
+    def scalar(self, word: int) -> int:
+        if word not in self.scalars:
+            register = FIRST_CONSTANT + len(self.scalars)
+            if register >= REGISTERS:
+                raise CompileError(f"more than {REGISTERS - FIRST_CONSTANT} constants in one statement", self.line)
+            self.scalars[word] = register
+        return self.scalars[word]
+
+    def load(self, image: Image) -> None:
+        """VSETI for each."""
+        for word, register in self.scalars.items():
+            image.set_scalar(register, word)
+
+    def broadcast(self, image: Image) -> None:
+        """VBCAST for those that a vector register holds."""
+        for word, register in self.spread.items():
+            image.put(Opcode.VBCAST, sa=Source.S, vd=register, va=self.scalars[word])
+
+
+def undemonstrated(expression: Expression, known: Mapping[str, int], line: Line) -> list[str]:
+    """The constants of a fused epilogue that would land in a source slot nothing has shown to work."""
+    found = []
+    for node in expression.nodes:
+        if not isinstance(node, Op):
+            continue
+        letters = OPERANDS[OPCODES[node.op]]
+        for letter, operand in zip(letters, node.operands, strict=True):
+            leaf = expression.nodes[operand]
+            if isinstance(leaf, Constant):
+                value = leaf.number(known)
+                source = Source.K if register_constant(value, line) in K_REGISTERS else Source.S
+                if (letter, source) not in DEMONSTRATED:
+                    found.append(f"the constant {value:g} would be operand v{letter} of {OPCODES[node.op].name} from an "
+                                 f"{source.name} register, a source slot that is undemonstrated")  # fmt: skip
+    if isinstance(expression.nodes[-1], Constant):
+        found.append("the value is a constant")
+    return found
+
+
+def collect_constants(expression: Expression, known: Mapping[str, int], line: Line, *, spread_from: int | None) -> Constants:
+    """Where each constant of an expression is read from, in order of first use.
+
+    0, 1 and -1 are K registers; others are S registers in the slots that are demonstrated. With `spread_from`, a
+    constant in another slot (or the value itself) is spread over a vector register from that one up.
+    """
+    constants = Constants(line, known, {}, {})
+    for node in expression.nodes:
+        if not isinstance(node, Op):
+            continue
+        for letter, operand in zip(OPERANDS[OPCODES[node.op]], node.operands, strict=True):
+            leaf = expression.nodes[operand]
+            if isinstance(leaf, Constant):
+                word = constants.word(leaf)
+                if word not in K_REGISTERS:
+                    constants.scalar(word)
+                    if (letter, Source.S) not in DEMONSTRATED and spread_from is not None:
+                        constants.spread.setdefault(word, spread_from + len(constants.spread))
+    last = expression.nodes[-1]
+    if isinstance(last, Constant):
+        word = constants.word(last)
+        constants.scalar(word)
+        constants.spread.setdefault(word, (spread_from or 0) + len(constants.spread))
+    return constants
+
+
+@dataclass
+class ChunkCode:
+    """The words of one VL of elements: (opcode, fields) of its operations, and the register of the result."""
+
+    operations: list[tuple[Opcode, dict[str, int]]]
+    result: int
+
+
+def _operation(op: Op, operands: Sequence[Operand], vd: int) -> tuple[Opcode, dict[str, int]]:
+    opcode = OPCODES[op.op]
+    fields = {"vd": vd}
+    for letter, (source, register) in zip(OPERANDS[opcode], operands, strict=True):
+        fields["s" + letter] = source
+        fields["v" + letter] = register
+    return opcode, fields
+
+
+def generate(
+    expression: Expression, leaves: Mapping[int, int], constants: Constants, allocate: Callable[[int], int | None]
+) -> ChunkCode:
+    """One chunk's operations. `leaves` gives the vector register of each leaf that is loaded, by node.
+
+    `allocate(n)` is the n-th vector register free for results, or None when there are no more.
+    """
+    nodes = expression.nodes
+    last_use = {operand: position for position, node in enumerate(nodes) if isinstance(node, Op) for operand in node.operands}
+    where: dict[int, Operand] = {node: (Source.V, register) for node, register in leaves.items()}
+    busy: dict[int, int] = {}  # register -> node
+    pool: list[int] = []
+    operations = []
+    for position, node in enumerate(nodes):
+        if isinstance(node, Constant) and position not in leaves:
+            word = constants.word(node)
+            if word in constants.spread:
+                where[position] = (Source.V, constants.spread[word])
+            elif word in K_REGISTERS:
+                where[position] = (Source.K, K_REGISTERS[word])
+            else:
+                where[position] = (Source.S, constants.scalar(word))
+        elif isinstance(node, Op):
+            operands = [where[operand] for operand in node.operands]
+            for operand in node.operands:
+                source, register = where[operand]
+                if last_use[operand] == position and source is Source.V and operand in busy.values():
+                    busy.pop(register, None)
+            free = [register for register in pool if register not in busy]
+            if not free:
+                register = allocate(len(pool))
+                if register is None:
+                    raise CompileError(
+                        f"this expression keeps more values alive than a vector core's {REGISTERS} registers hold; split it over "
+                        "a temp",
+                        constants.line,
+                    )
+                pool.append(register)
+                free = [register]
+            busy[free[0]] = position
+            where[position] = (Source.V, free[0])
+            operations.append(_operation(node, operands, free[0]))
+    return ChunkCode(operations, where[len(nodes) - 1][1])
+
+
+def generate_published(expression: Expression, leaves: Mapping[int, int], constants: Constants) -> ChunkCode:
+    """The published form: one running result in v7, and v8 for the reciprocal of a leaf that divides it."""
+    nodes = expression.nodes
+    uses = {position: 0 for position in range(len(nodes))}
+    for node in nodes:
+        for operand in node.operands if isinstance(node, Op) else ():
+            uses[operand] += 1
+    if isinstance(nodes[-1], Constant) or (expression.is_copy and not isinstance(nodes[-1], Op)):
+        raise CompileError("lowering='published' stores no bare copy and no constant", constants.line)
+    where: dict[int, Operand] = {node: (Source.V, register) for node, register in leaves.items()}
+    held: dict[int, int] = {}  # register -> node
+    operations = []
+    for position, node in enumerate(nodes):
+        if isinstance(node, Constant) and position not in leaves:
+            word = constants.word(node)
+            if word in constants.spread:
+                where[position] = (Source.V, constants.spread[word])
+            else:
+                where[position] = (Source.K, K_REGISTERS[word]) if word in K_REGISTERS else (Source.S, constants.scalar(word))
+        elif isinstance(node, Op):
+            operands = [where[operand] for operand in node.operands]
+            for operand in node.operands:
+                if isinstance(nodes[operand], Op):
+                    uses[operand] -= 1
+                    held = {register: n for register, n in held.items() if uses[n]}
+            divides = node.op is ElementOp.RECIP and not isinstance(nodes[node.operands[0]], Op)
+            vd = RUNNING if RUNNING not in held else SCRATCH
+            if vd in held or (vd == SCRATCH and not divides):
+                raise CompileError(
+                    "lowering='published' has one running result, and this expression keeps two; use lowering='default'",
+                    constants.line,
+                )
+            held[vd] = position
+            where[position] = (Source.V, vd)
+            operations.append(_operation(node, operands, vd))
+    return ChunkCode(operations, where[len(nodes) - 1][1])
+
+
+def registers_needed(expression: Expression, loaded: Sequence[int], constants: Constants) -> int:
+    """Vector registers one chunk needs for its loaded leaves and its results."""
+    used = [len(loaded)]
+
+    def count(number: int) -> int:
+        used[0] = max(used[0], len(loaded) + number + 1)
+        return number
+
+    generate(expression, {node: 0 for node in loaded}, constants, count)
+    return used[0]
+
