@@ -12,6 +12,7 @@ from kohakutpu.isa.signals import CU_CAPS, CU_CTRL_REPLY, CU_CTRL_REQUEST, CU_SI
 from kohakutpu.noc.engine import NEVER, Component, Engine, Fifo, Link
 
 COMPLETION_DEPTH = 16
+CU_INST, CU_CTRL = int(FlitType.CU_INST), int(FlitType.CU_CTRL)  # plain integers: compared for every flit
 WORD32 = (1 << 32) - 1
 
 
@@ -51,18 +52,20 @@ class Endpoint(Component):
         inst, recv = self.inst, self.recv
         if len(inst.items) >= inst.depth or len(recv.items) >= recv.depth:
             return False
-        kind = flit.type
-        if kind == FlitType.CU_INST:
+        kind = flit[2]
+        if kind == CU_INST:
             if self._busy_since is None:
                 self._busy_since = now + 1
             inst.push(flit, now)
-        elif kind == FlitType.CU_CTRL:
+        elif kind == CU_CTRL:
             if self.reply is None:
                 self.reply = self._control_reply(flit, now)
                 self.reply_since = now
         else:
-            recv.push(flit, now)
-        self.engine.schedule(self, now + 1)
+            recv.items.append(flit)
+            recv.pushed = now
+        if self.due > now + 1:
+            self.engine.schedule(self, now + 1)
         return True
 
     def _control_reply(self, flit: Flit, now: int) -> Flit:
@@ -162,28 +165,30 @@ class Endpoint(Component):
 
     def step(self, now: int) -> int:
         out = self.out
-        following = NEVER
+        completions = self.completions
         self._may_send = False
         if out.flit is None:
-            if self.completions.head(now) is not None:
-                out.send(self.completions.pop(now))
+            if completions.items and completions.head(now) is not None:
+                out.send(completions.pop(now))
             elif self.reply is not None and self.reply_since < now:
                 out.send(self.reply)
                 self.reply = None
             else:
                 self._may_send = True
-        unit = self.unit_step(now)
-        if self._busy_since is not None and not self.busy:
-            self._busy_cycles += now + 1 - self._busy_since
-            self._busy_since = None
-        if self.completions.items or self.reply is not None:
+        following = self.unit_step(now)
+        if completions.items or self.reply is not None:
             if out.flit is None:
                 following = now + 1
             else:
                 out.wanted = True
-        if self.inst.items and self.in_flight is None and len(self.completions.items) < COMPLETION_DEPTH:
-            following = now + 1
-        return unit if unit < following else following
+        if self.in_flight is None:
+            if self.inst.items:
+                if len(completions.items) < COMPLETION_DEPTH:
+                    following = now + 1
+            elif self._busy_since is not None and not completions.items:
+                self._busy_cycles += now + 1 - self._busy_since
+                self._busy_since = None
+        return following
 
     def unit_step(self, now: int) -> int:
         """The unit's work in cycle `now`; returns the next cycle it must run in unless woken."""

@@ -63,7 +63,7 @@ class AgentPort(Component):
     def step(self, now: int) -> int:
         out = self.out
         agent = self.agent
-        outbound = agent is not None and agent.has_outbound(self.index, now)
+        outbound = agent is not None and agent.tx.items and agent.has_outbound(self.index, now)
         self.may_send = out.flit is None and not outbound
         if outbound:
             if out.flit is None:
@@ -94,7 +94,7 @@ class MagPort(AgentPort):
 
     def accept(self, flit: Flit, now: int) -> bool:
         """Phase A: memory traffic to the engine, everything else to the agent."""
-        if flit.type in MEMORY_TYPES:
+        if flit[2] in MEMORY_TYPES:
             return self.memory.accept(flit, now)
         if self.agent is None:
             self.strays += 1

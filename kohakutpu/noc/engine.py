@@ -182,13 +182,25 @@ class Engine:
         now = self.now
         self._upcoming = now + 1
         self.cycles += 1
-        trace = self.on_transfer
-        run = self._pick(now)
         links, self.offered = self.offered, []
+        candidates, self._next = self._next, []
+        times = self._times
+        while times and times[0] <= now:
+            candidates += self._later.pop(heappop(times))
         if not self.skip:
+            candidates = self.components
+            for component in candidates:
+                component.due = now
             links = [link for link in self.links if link.flit is not None]
             for link in links:
                 link.blocked = False
+        run = []
+        for component in candidates:
+            if component.due <= now:  # else picked already, or moved to a later cycle
+                component.due = NEVER  # what phase A schedules is about later cycles
+                component.stepped = now
+                run.append(component)
+        trace = self.on_transfer
         for link in links:
             flit = link.flit
             if link.accept(flit, now):
@@ -207,29 +219,12 @@ class Engine:
             else:
                 link.blocked = True
         self.steps += len(run)
+        schedule = self.schedule
         for component in run:
             following = component.step(now)
             if following < component.due:
-                self.schedule(component, following)
+                schedule(component, following)
         self.now = now + 1
-
-    def _pick(self, now: int) -> list[Component]:
-        """The blocks to step in cycle `now`. From here on their `due` is about later cycles."""
-        candidates, self._next = self._next, []
-        times = self._times
-        while times and times[0] <= now:
-            candidates += self._later.pop(heappop(times))
-        if not self.skip:
-            candidates = self.components
-            for component in candidates:
-                component.due = now
-        run = []
-        for component in candidates:
-            if component.due <= now:  # else picked already, or moved to a later cycle
-                component.due = NEVER
-                component.stepped = now
-                run.append(component)
-        return run
 
     @property
     def idle(self) -> bool:
