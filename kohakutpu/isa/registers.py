@@ -66,7 +66,7 @@ def _data(meaning: str) -> list[Field]:
 CTRL = _register("CTRL", 0x0000, Access.RW, "storage only", _data("storage"))
 STATUS = _register("STATUS", 0x0008, Access.RO, "agent state", [
     field("mesh_ready", 2, 2, "always 1"),
-    field("error", 1, 1, "always 0"),
+    field("error", 1, 1, "a write was refused or lowered: see IRQ_STAT"),
     field("busy", 0, 0, "TX FIFO not empty or dispatch running"),
 ])  # fmt: skip
 CAPS = _register("CAPS", 0x0010, Access.RO, "what the machine is", [
@@ -75,7 +75,9 @@ CAPS = _register("CAPS", 0x0010, Access.RO, "what the machine is", [
     field("pos_width", 23, 16, "bits of a coordinate", default=POS_WIDTH),
     field("flit_width", 15, 0, "bits of a flit", default=FLIT_WIDTH),
 ])  # fmt: skip
-IRQ_STAT = _register("IRQ_STAT", 0x0018, Access.W1C, "never set", _data("always 0"))
+IRQ_STAT = _register("IRQ_STAT", 0x0018, Access.W1C, "sticky errors", [
+    field("error", 0, 0, "a kick past the end of staging was ignored, or PROG_CRED above an instruction FIFO was lowered"),
+])  # fmt: skip
 IRQ_EN = _register("IRQ_EN", 0x0020, Access.RW, "storage only, no interrupt output", _data("storage"))
 PROG_DST = _register("PROG_DST", 0x0040, Access.RW, "node that a dispatch goes to, read live", [
     field("y", 7, 4, "row"), field("x", 3, 0, "column"),
