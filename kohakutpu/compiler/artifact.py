@@ -112,7 +112,8 @@ class Round:
 class Stage:
     """Work of one kind of unit between two barriers. `nodes[key]` is the node that runs an instance.
 
-    `acks[key]` is (receiver, number of DATA_RECEIVED) of an instance that drains into a vector core.
+    `acks[key]` is (receiver, number of DATA_RECEIVED) of an instance that drains into a vector core; `words` counts the
+    32-byte words that the stage writes to memory.
     """
 
     unit: str  # 'cluster' or 'vector'
@@ -120,6 +121,7 @@ class Stage:
     nodes: Mapping[tuple[int, ...], int]
     acks: Mapping[tuple[int, ...], tuple[int, int]]
     statements: tuple[int, ...]
+    words: int
 
 
 @dataclass(frozen=True)
@@ -317,7 +319,7 @@ class Artifact:
                 {"unit": s.unit, "grid": list(s.grid),
                  "nodes": [[list(key), *xy(node)] for key, node in s.nodes.items()],
                  "acks": [[list(key), *xy(node), count] for key, (node, count) in s.acks.items()],
-                 "statements": list(s.statements)} for s in self.stages
+                 "statements": list(s.statements), "words": s.words} for s in self.stages
             ],
             "rounds": [
                 {"stage": r.stage, "flits": [f"{flit.to_int():072x}" for flit in r.flits], "owners": _runs(r.instances),
@@ -367,7 +369,8 @@ class Artifact:
         )  # fmt: skip
         stages = tuple(
             Stage(s["unit"], tuple(s["grid"]), {tuple(key): y << 4 | x for key, x, y in s["nodes"]},
-                  {tuple(key): (y << 4 | x, count) for key, x, y, count in s["acks"]}, tuple(s["statements"]))
+                  {tuple(key): (y << 4 | x, count) for key, x, y, count in s["acks"]}, tuple(s["statements"]),
+                  s["words"])
             for s in r["stages"]
         )  # fmt: skip
         rounds = tuple(

@@ -157,12 +157,13 @@ class _Compilation:
                 record, streams = self._cluster(stage, program[number + 1] if stage.sends else None)
             elif isinstance(stage, EpilogueStage):
                 nodes = deal(stage.instances, list(self.units["vector"]))
-                record = Stage("vector", stage.grid, nodes, {}, (stage.statement.id,))
+                words = len(stage.instances) * stage.gm * stage.gn
+                record = Stage("vector", stage.grid, nodes, {}, (stage.statement.id,), words)
                 streams = fusion.lower(stage, nodes, self.images, states, self.extents.dims, self.published)
             else:
                 plan = self.plans[number]
                 nodes = deal(plan.spans, list(self.units["vector"]))
-                record = Stage("vector", plan.grid, nodes, {}, (stage.statement.id,))
+                record = Stage("vector", plan.grid, nodes, {}, (stage.statement.id,), plan.drained(self.published))
                 streams = elementwise.lower(plan, nodes, self.images, states, self.extents.dims, self.published)
             stages.append(record)
             writers += self._writers(stage)
@@ -202,7 +203,9 @@ class _Compilation:
             stage, nodes, self.units["cluster"], self.images, receivers, self.machine.agent.node, span, self.sources,
             keep=not self.published,
         )  # fmt: skip
-        return Stage("cluster", stage.grid, nodes, acks, tuple(stage.statements)), streams
+        drains = (op for program in stage.programs.values() for op in program if isinstance(op, Drain))
+        words = sum(self.images[op.buffer].layout.words for op in drains)
+        return Stage("cluster", stage.grid, nodes, acks, tuple(stage.statements), words), streams
 
     # ---- who wrote what ----
 

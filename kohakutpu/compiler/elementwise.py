@@ -52,6 +52,13 @@ class Plan:
     grid: Key
     stride: int
 
+    def drained(self, published: bool) -> int:
+        """Words written to memory; the published program writes whole runs."""
+        spans = self.spans.values()
+        if not published:
+            return sum(span.words for span in spans)
+        return sum(math.ceil(span.words / _published_run(span)) * _published_run(span) for span in spans)
+
 
 def constant_name(value: float) -> str:
     return f"const{value!r}"
@@ -136,8 +143,7 @@ def _published(plan: Plan, span: Span, images, state: CoreState, known) -> list[
             source,
         )
     ad_store, ad_drain = 2 * n, 2 * n + 1
-    per = min(max(math.ceil(span.words / CHUNK), 1), PUBLISHED_GRAIN // isa.VL_MAX)
-    words = per * CHUNK
+    words = _published_run(span)
     constants = _seeded(plan, known, n)
     code = generate_published(stage.expression, {node: v for v, node in enumerate(plan.loaded)}, constants)
     if (n + 1) * words > L1_SAFE:
@@ -173,6 +179,11 @@ def _published(plan: Plan, span: Span, images, state: CoreState, known) -> list[
         core.base(ad_drain, images[stage.target].address + span.target + first * WORD)
         core.run()
     return core.payloads
+
+
+def _published_run(span: Span) -> int:
+    """Words of one run: the span in whole chunks, up to 8 of them."""
+    return min(math.ceil(span.words / CHUNK), PUBLISHED_GRAIN // isa.VL_MAX) * CHUNK
 
 
 def _seeded(plan: Plan, known, operands: int) -> Constants:

@@ -47,8 +47,8 @@ def memory_constant(value: float, line: Line) -> int:
     word = int(fp16.from_float(value))
     if word & 0x7FFF == 0x7C00:
         raise CompileError(f"the constant {value!r} is outside the range of FP16; constants='registers' holds it", line)
-    if value and not word & 0x7FFF:
-        raise CompileError(f"the constant {value!r} is too small for FP16; constants='registers' holds it", line)
+    if value and not word & 0x7C00:
+        raise CompileError(f"the constant {value!r} is no normal FP16 number; constants='registers' holds it", line)
     return word
 
 
