@@ -1,0 +1,121 @@
+"""Runs an artifact on whatever answers a `Transport`: stage, kick, await, round by round (spec: artifact and loader).
+
+An await compares the status mirror with a baseline that was read before the round was dispatched, since the
+mirror survives a reset. A completion only says that a write was handed over; after a stage the loader therefore
+waits until the memory ports have acknowledged every word that the stage writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from kohakutpu.compiler.artifact import Artifact, Await, BufferImage, Kick, Round, Seed
+from kohakutpu.isa import registers
+
+from .driver import Driver, NoAnswer
+from .transport import MEMORY_BASE, WORD
+
+
+class LoadError(ValueError):
+    """Operands or an artifact that cannot be loaded: says which and why."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What running an artifact gave: outputs by port (uint16 FP16 patterns), their raw images, and the clock.
+
+    `elapsed` is in the transport's `unit`, from the first staged flit to the last word in memory, without the
+    transfer of operands and results.
+    """
+
+    outputs: Mapping[str, np.ndarray]
+    images: Mapping[str, bytes]
+    elapsed: float
+    unit: str
+
+
+class Loader:
+    """Loads and runs artifacts through a `Driver`.
+
+    `progress(done, total)` is called after each round.
+    """
+
+    def __init__(self, driver: Driver, *, memory_base: int = MEMORY_BASE, progress: Callable[[int, int], None] | None = None):
+        self.driver = driver
+        self.transport = driver.transport
+        self.memory_base = memory_base
+        self.progress = progress
+
+    # ---- buffers ---------------------------------------------------------------------------------------
+
+    def write_buffer(self, image: BufferImage, data: bytes) -> None:
+        padded = data.ljust(-(-len(data) // WORD) * WORD, b"\0")
+        self.transport.write_block(self.memory_base + image.address, padded)
+
+    def read_buffer(self, image: BufferImage) -> bytes:
+        length = -(-image.bytes // WORD) * WORD
+        return self.transport.read_block(self.memory_base + image.address, length)[: image.bytes]
+
+    def load(self, artifact: Artifact, operands: Mapping[str, np.ndarray]) -> None:
+        """Write operands and constants; clear results and temporaries, so that nothing of an earlier run shows."""
+        names = {image.name for image in artifact.inputs}
+        if operands.keys() != names:
+            raise LoadError(f"{artifact.kernel} takes {', '.join(sorted(names))}; given {', '.join(sorted(operands)) or 'nothing'}")
+        for image in artifact.buffers:
+            if image.role == "in":
+                array = np.asarray(operands[image.name])
+                if array.dtype not in (np.dtype(np.float16), np.dtype(np.uint16)):
+                    raise LoadError(f"{image.name}: expected float16 or uint16 bit patterns, got {array.dtype}")
+                self.write_buffer(image, image.pack(array))
+            else:
+                contents = image.contents()
+                self.write_buffer(image, bytes(image.bytes) if contents is None else contents)
+
+    # ---- rounds ----------------------------------------------------------------------------------------
+
+    def _baselines(self, round_: Round) -> dict[int, int]:
+        return {step.node: self.driver.node_status(step.node)["count"] for step in round_.awaits}
+
+    def run_round(self, round_: Round) -> None:
+        """One round: baselines first, then the flits, then its steps in order."""
+        self.driver.forget()
+        expected = self._baselines(round_)
+        self.driver.stage(flit.to_int() for flit in round_.flits)
+        for step in round_.steps:
+            if isinstance(step, Seed):
+                self.driver.seed_credit(step.credits)
+            elif isinstance(step, Kick):
+                self.driver.kick(step.node & 15, step.node >> 4, step.base, step.count)
+            elif isinstance(step, Await):
+                expected[step.node] += step.count
+                self.driver.await_signals(step.node, expected[step.node])
+
+    def _written(self) -> int:
+        return self.driver.read(registers.AUX_STAT)["writes"]
+
+    def run(self, artifact: Artifact, operands: Mapping[str, np.ndarray]) -> Run:
+        """Load operands, run every round, read the results back.
+
+        Raises `LoadError` for wrong operands and `NoAnswer` for a machine that stops, with the round named.
+        """
+        self.driver.identify()
+        self.load(artifact, operands)
+        start = self.transport.now
+        written = self._written()
+        for number, round_ in enumerate(artifact.rounds):
+            try:
+                self.run_round(round_)
+                if round_.ends_stage:
+                    written = (written + artifact.stages[round_.stage].words) & 0xFFFF
+                    self.driver.poll(registers.AUX_STAT, writes=written, what="waiting for the stage's words in memory")
+            except NoAnswer as error:
+                raise NoAnswer(f"{artifact.kernel}, round {number} of {len(artifact.rounds)}: {error}") from error
+            if self.progress is not None:
+                self.progress(number + 1, len(artifact.rounds))
+        elapsed = self.transport.now - start
+        images = {image.name: self.read_buffer(image) for image in artifact.outputs}
+        outputs = {image.name: image.unpack(images[image.name]) for image in artifact.outputs}
+        return Run(outputs, images, elapsed, self.transport.unit)

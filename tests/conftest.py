@@ -1,0 +1,26 @@
+"""Where golden vectors come from: the full set beside the checkout where there is one, else the sampled set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLED = ROOT / "tests" / "data" / "golden"
+FULL = ROOT.parent / "shared" / "golden"
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """The folder of golden files: the full set where it exists, otherwise the sample in the repository."""
+    return FULL if FULL.is_dir() else SAMPLED
+
+
+def pytest_report_header(config):
+    return f"golden vectors: {'full set, ' + str(FULL.relative_to(ROOT.parent)) if FULL.is_dir() else 'sampled set, tests/data/golden'}"
+
+
+def pytest_terminal_summary(terminalreporter):
+    which = "the full set" if FULL.is_dir() else "the sampled set in tests/data/golden (no full set beside the checkout)"
+    terminalreporter.write_line(f"golden vectors: {which}")
