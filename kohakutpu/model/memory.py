@@ -80,11 +80,9 @@ class Memory:
         """Number of the last change; with `changed_since` it tells whether a copy is still good."""
         return self._changes
 
-    def changed_since(self, change: int, address: int, length: int) -> bool:
-        """Whether a page of the range was written after change number `change`; call `sample` first."""
-        changed = self._changed
-        first, last = address >> PAGE_BITS, (address + length - 1) >> PAGE_BITS
-        return any(changed.get(page, 0) > change for page in range(first, last + 1))
+    def changed_since(self, change: int, address: int) -> bool:
+        """Whether the page that holds `address` was written after change number `change`; call `sample` first."""
+        return self._changed.get(address >> PAGE_BITS, 0) > change
 
     def _settle(self, now: int) -> None:
         pending = self._pending

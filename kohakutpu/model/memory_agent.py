@@ -50,7 +50,8 @@ class MemoryEngine:
             channel, node=port.node, depth=queue_depth, slots=write_slots, refuse=self._refuse, room=self._room,
             errata=errata, faults=faults,
         )  # fmt: skip
-        self._faults = set(faults)
+        self._faults = set(faults) & FAULTS.keys()
+        self._always = not port.engine.skip
         self._inside = False  # the last flit sent was not the last of its unit: nothing may come between
         self._owed = False  # an acknowledgement gave way to a read at the last boundary
 
@@ -85,13 +86,13 @@ class MemoryEngine:
 
     def step(self, now: int) -> int:
         reads, writes, port = self.read_path, self.write_path, self.port
-        reads.step(now)
-        writes.step(now)
-        data_at, ack_at = reads.ready_at(), writes.ready_at()
-        if port.may_send and (data_at <= now or ack_at <= now):
-            self._send(now, data_at <= now, ack_at <= now)
-            data_at, ack_at = reads.ready_at(), writes.ready_at()
-        ready = data_at if self._inside or data_at < ack_at else ack_at
+        if now >= reads.idle_until or self._always:
+            reads.step(now)
+        if now >= writes.idle_until or self._always:
+            writes.step(now)
+        if port.may_send:
+            self._send(now, reads, writes)
+        ready = reads.next_at if self._inside else min(reads.next_at, writes.next_at)
         following = min(reads.idle_until, writes.idle_until)
         if ready <= now + 1 and port.out.flit is not None:
             port.wait_to_send()
@@ -99,19 +100,20 @@ class MemoryEngine:
             following = ready if ready > now else now + 1
         return following
 
-    def _send(self, now: int, data: bool, ack: bool) -> None:
+    def _send(self, now: int, reads: ReadPath, writes: WritePath) -> None:
         """Load the output register: data before acknowledgements, which are passed over once at most."""
-        if data and (self._inside or not (ack and self._owed)):
-            if ack and not self._inside:
+        ack = writes.next_at <= now and not self._inside
+        if reads.next_at <= now and not (ack and self._owed):
+            if ack:
                 self._owed = True
-            flit = self.read_path.take(now)
+            flit = reads.take(now)
             self._inside = not flit.last
             if self._faults:
                 flit = self._spoil_response(flit)
             self.port.send(flit)
-        elif ack and not self._inside:
+        elif ack:
             self._owed = False
-            flit = self.write_path.take(now)
+            flit = writes.take(now)
             if "memory-ack-lost" in self._faults:
                 self._faults.remove("memory-ack-lost")
             else:

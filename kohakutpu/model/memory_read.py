@@ -24,6 +24,9 @@ SOURCE_WORDS = 8  # words of an FP16 entry
 SOURCE_BYTES = SOURCE_WORDS * WORD_BYTES
 CONVERTER_LATENCY = 9  # cycles from the one that takes the last source word to the first in which a result can leave
 CONVERTED_ENTRIES = 4  # entries inside the converter and its result memory together
+BY_ENTRY = MEM_REQ.fields["stream"].mask | MEM_REQ.fields["quant"].mask
+RESPONSE = int(FlitType.MEM_RD_RESP)
+NOTHING, BUFFER_WORD, CONVERTED_ENTRY = range(3)  # what a response flit frees when it leaves
 
 
 def convert(source: bytes, layout: str) -> list[int]:
@@ -33,16 +36,12 @@ def convert(source: bytes, layout: str) -> list[int]:
 
 
 class Run:
-    """A request in flight: what to fetch, whom to answer, and how far the answer has got.
+    """A request in flight: what to fetch, whom to answer, and the responses that are known.
 
-    `words` a response unit has (a plain read is one unit), `entries` units there are, `void` when the
-    address is outside the memory: the answer is then zeros.
+    It has `entries` units of `words` words; a plain read is one unit. `responses` holds (first cycle in which
+    it can leave, flit, what it frees), `unsent` counts all that are to come. A run outside the memory is
+    `void` and answered with zeros.
     """
-
-    __slots__ = (
-        "source", "plain", "quant", "layout", "words", "entries", "destinations", "txn", "void", "loaded", "address",
-        "entry", "word", "copy", "snapshot", "change", "patches", "results", "converted",
-    )  # fmt: skip
 
     def __init__(self, flit: Flit, now: int):
         payload = flit.payload
@@ -50,39 +49,82 @@ class Run:
         self.source = flit.src
         self.txn = flit.txn
         self.loaded = now
-        self.address = get(payload, "addr") & -WORD_BYTES
-        self.quant = bool(get(payload, "quant"))
-        stream = get(payload, "stream")
-        self.plain = not (stream or self.quant)
+        self.requested = get(payload, "addr")
+        self.address = self.requested & -WORD_BYTES
+        self.plain = not payload & BY_ENTRY
+        self.quant = False
+        self.void = False
+        self.responses: deque[tuple[int, Flit, int]] = deque()
         if self.plain:
-            self.words = get(payload, "len") + 1
+            self.words = self.fetched = self.unsent = get(payload, "len") + 1
             self.entries = 1
             self.destinations = (flit.src,)
         else:
-            asked = get(payload, "entry_words")
-            self.words = asked if 0 < asked < ENTRY_WORDS and not self.quant else ENTRY_WORDS
-            self.entries = get(payload, "count") or 1 if stream else 1
-            peers = get(payload, "peers")
-            self.destinations = (flit.src, *((peers >> 8 * i) & 255 for i in range(get(payload, "npeer"))))
-        self.layout = "B" if self.quant and get(payload, "blayout") else "A"
-        self.void = False
-        self.entry = self.word = self.copy = 0
-        self.snapshot = b""  # the whole source when the request was loaded,
-        self.change = 0  # good but for pages written after this change,
-        self.patches: list[tuple[int, bytes]] = []  # whose bursts are kept here as (offset, data)
-        self.results: list[int] | None = None
-        self.converted = 0
+            self._by_entry(payload)
+        self.entry = self.word = 0  # the next word of the run to be made a response of
+        self._copied: list[Flit] = []  # this entry's words so far
 
-    @property
-    def fetched_words(self) -> int:
-        return self.entries * (SOURCE_WORDS if self.quant else self.words)
+    def _by_entry(self, payload: int) -> None:
+        f = MEM_REQ.decode(payload)
+        self.quant = bool(f["quant"])
+        self.words = f["entry_words"] if 0 < f["entry_words"] < ENTRY_WORDS and not self.quant else ENTRY_WORDS
+        self.entries = (f["count"] or 1) if f["stream"] else 1
+        self.destinations = (self.source, *((f["peers"] >> 8 * i) & 255 for i in range(f["npeer"])))
+        self.fetched = self.entries * (SOURCE_WORDS if self.quant else self.words)
+        self.unsent = self.entries * self.words * len(self.destinations)
+        if self.quant:
+            self.layout = "B" if f["blayout"] else "A"
+            self.snapshot = b""  # the whole source when the request was loaded,
+            self.change = 0  # good but for pages written after this change,
+            self.patches: list[tuple[int, bytes]] = []  # whose bursts are kept here as (offset, data)
+            self.results: list[int] | None = None
 
-    def next_result(self) -> list[int]:
+    def add_words(self, data: list[int], visible: int, pace: int, node: int) -> None:
+        """The next words of a run that is not converted; the first can leave in cycle `visible`."""
+        if self.plain:
+            last = self.words - 1
+            source, txn, word = self.source, self.txn, self.word
+            for value in data:
+                flit = Flit(source, node, RESPONSE, txn, 1 if word == last else 0, 0, value)
+                self.responses.append((visible, flit, BUFFER_WORD))
+                visible += pace
+                word += 1
+            self.word = word
+            return
+        for value in data:
+            last = self.word == self.words - 1
+            flit = Flit(self.source, node, RESPONSE, (self.txn + self.entry) & 255, int(last), self.word, value)
+            self.responses.append((visible, flit, BUFFER_WORD))
+            self._copied.append(flit)
+            self.word += 1
+            if last:
+                self._end_entry(NOTHING)
+            visible += pace
+
+    def add_entry(self, data: list[int], visible: int, node: int, frees: int) -> None:
+        """The next entry, whole; its first word can leave in cycle `visible` and the others behind it."""
+        txn = (self.txn + self.entry) & 255
+        last = self.words - 1
+        self._copied = [Flit(self.source, node, RESPONSE, txn, int(k == last), k, value) for k, value in enumerate(data)]
+        self.responses.extend((visible, flit, NOTHING) for flit in self._copied)
+        self._end_entry(frees)
+
+    def _end_entry(self, frees: int) -> None:
+        """Once more for every peer, from the copy that the output keeps; the last flit of all frees `frees`."""
+        for peer in self.destinations[1:]:
+            self.responses.extend((0, flit._replace(dst=peer), NOTHING) for flit in self._copied)
+        if frees:
+            cycle, flit, _ = self.responses.pop()
+            self.responses.append((cycle, flit, frees))
+        self._copied = []
+        self.word = 0
+        self.entry += 1
+
+    def convert_entry(self) -> list[int]:
         """The operand words of the next entry, converted from exactly the words its bursts returned."""
         if self.results is None:
             self.results = convert(self.snapshot, self.layout)  # all at once: a tenth of the cost
-        entry, self.converted = self.converted, self.converted + 1
-        found = self.results[entry * ENTRY_WORDS : (entry + 1) * ENTRY_WORDS]
+        entry = self.entry
         if self.patches:
             base = entry * SOURCE_BYTES
             source = bytearray(self.snapshot[base : base + SOURCE_BYTES])
@@ -90,35 +132,35 @@ class Run:
                 low, high = max(offset, base), min(offset + len(data), base + SOURCE_BYTES)
                 if low < high:
                     source[low - base : high - base] = data[low - offset : high - offset]
-            found = convert(bytes(source), self.layout)
-        return found
+            return convert(bytes(source), self.layout)
+        return self.results[entry * ENTRY_WORDS : (entry + 1) * ENTRY_WORDS]
 
     def describe(self) -> str:
-        kind = "plain" if self.plain else "converted" if self.quant else "entry"
+        kind = "plain" if self.plain else "converting" if self.quant else "entry"
+        total = self.entries * self.words * len(self.destinations)
+        to = ", ".join(str(xy(destination)) for destination in self.destinations)
         return (
-            f"{kind} read for {xy(self.source)} txn {self.txn:#04x}: {self.entry} of {self.entries} units answered, "
-            f"next word {self.word} of {self.words} for {xy(self.destinations[self.copy])}"
+            f"{kind} read at {self.requested:#x} for {to}, txn {self.txn:#04x}: {total - self.unsent} of {total} flits sent"
         )
 
 
 class Burst:
-    """A burst in the read buffer: word k can be taken from `visible + k * pace` on."""
+    """A burst of a converted run in the read buffer: word k can be taken from `visible + k * pace` on."""
 
-    __slots__ = ("run", "visible", "words", "taken", "data")
+    __slots__ = ("run", "visible", "words", "taken")
 
-    def __init__(self, run: Run, visible: int, count: int, data: list[int] | None):
+    def __init__(self, run: Run, visible: int, count: int):
         self.run = run
         self.visible = visible
         self.words = count
         self.taken = 0
-        self.data = data  # None for a converted run, which keeps its bytes itself
 
 
 class ReadPath:
     """The reads of one port at packed coordinate `node`.
 
-    `refuse(now, flit, reason)` is told of every request outside the memory. `room()` is called whenever the
-    queue got shorter.
+    `next_at` is the first cycle in which the next response can be loaded, as far as is known. `refuse(now,
+    flit, reason)` is told of every request outside the memory. `room()` is called whenever the queue got shorter.
     """
 
     def __init__(self, channel: Channel, *, node: int, depth: int, refuse: Callable, room: Callable):
@@ -126,23 +168,22 @@ class ReadPath:
         self.node = node
         self.queue = Fifo(depth)
         self.served = 0
+        self.next_at = NEVER
         self.idle_until = NEVER  # no stage before the output has work in earlier cycles
-        self._skip = channel.memory.engine.skip
         self._refuse = refuse
         self._room = room
         self._run: Run | None = None  # in the address generator
         self._address = 0
         self._left = 0
         self._flight = Fifo(FLIGHT_DEPTH)
-        self._buffer: deque[Burst] = deque()
-        self._reserved = 0
+        self._reserved = 0  # words of the read buffer
         self._starved = False  # a stage waits for something the output frees
+        self._bursts: deque[tuple[int, Burst]] = deque()  # (raw words ahead of it ever, burst) of converted runs
+        self._raw_in = self._raw_out = 0  # raw words ever reserved, ever taken
         self._draining: tuple[int, int, int] | None = None  # (begin, visible, words) going into the converter
         self._converter_free = 0
         self._missing = 0  # source words the entry in the converter still needs
         self._converting = 0  # entries from first source word to last result word
-        self._results: deque[tuple[int, list[int]]] = deque()  # (first cycle they can leave, operand words)
-        self._copied: list[int] = []  # words of an entry that peers still want
 
     # ---- fetch ---------------------------------------------------------------------------------------
 
@@ -152,18 +193,19 @@ class ReadPath:
             self.idle_until = now + 1
 
     def step(self, now: int) -> None:
-        """Every stage before the output in cycle `now`; afterwards `idle_until` is right."""
-        if now < self.idle_until and self._skip:
-            return
+        """Every stage before the output in cycle `now`; afterwards `idle_until` and `next_at` are right."""
         self._starved = False
         following = self._generate(now) if self._run is not None else NEVER
         if self._run is None:
             following = min(following, self._load(now))
-        if self._buffer and self._buffer[0].run.quant:
+        if self._bursts:
             following = min(following, self._feed_converter(now))
         if self._starved and self._draining is not None:
             following = now + 1  # the converter frees a word a cycle
         self.idle_until = following
+        flight = self._flight.items
+        if flight and flight[0].responses:
+            self.next_at = flight[0].responses[0][0]
 
     def _load(self, now: int) -> int:
         flit = self.queue.head(now)
@@ -177,18 +219,20 @@ class ReadPath:
         run = self._run = Run(flit, now)
         self._flight.push(run, now)
         memory = self.channel.memory
-        length = run.fetched_words * WORD_BYTES
-        if MEM_REQ.get(flit.payload, "addr") != run.address:
+        length = run.fetched * WORD_BYTES
+        if run.requested != run.address:
             self._refuse(now, flit, "the address is not a multiple of 32; the low bits are dropped", served=True)
         if not memory.contains(run.address, length):
             run.void = True
+            for _ in range(run.entries):
+                run.add_entry([0] * run.words, now + 1, self.node, NOTHING)
             self._refuse(now, flit, f"{length} bytes at {run.address:#x}: {memory.why_not(run.address)}")
-        else:
-            self.served += run.entries
-            self._address, self._left = run.address, run.fetched_words
-            if run.quant:
-                run.snapshot = memory.sample(now, run.address, length)
-                run.change = memory.changes
+            return now + 1
+        self.served += run.entries
+        self._address, self._left = run.address, run.fetched
+        if run.quant:
+            run.snapshot = memory.sample(now, run.address, length)
+            run.change = memory.changes
         return now + 1
 
     def _generate(self, now: int) -> int:
@@ -202,19 +246,22 @@ class ReadPath:
         if now < channel.next_read:
             return channel.next_read
         address = self._address
-        count = min(self._left, BURST_WORDS - address // WORD_BYTES % BURST_WORDS)
+        count = BURST_WORDS - address // WORD_BYTES % BURST_WORDS
+        if count > self._left:
+            count = self._left
         if self._reserved_at(now) + count > READ_BUFFER_WORDS:
             self._starved = True
             return NEVER
         first, data = channel.read(now, address, count)
         self._reserved += count
         if run.quant:
-            if channel.memory.changed_since(run.change, address, len(data)):
+            if channel.memory.changed_since(run.change, address):
                 run.patches.append((address - run.address, data))
-            beats = None
+            self._bursts.append((self._raw_in, Burst(run, first + 1, count)))
         else:
+            self._raw_in += count
             beats = [int.from_bytes(data[at : at + WORD_BYTES], "little") for at in range(0, len(data), WORD_BYTES)]
-        self._buffer.append(Burst(run, first + 1, count, beats))
+            run.add_words(beats, first + 1, channel.cycles_per_word, self.node)
         self._address = address + count * WORD_BYTES
         self._left -= count
         if self._left == 0:
@@ -234,8 +281,10 @@ class ReadPath:
         return self._reserved
 
     def _feed_converter(self, now: int) -> int:
-        """Start on the words that the head burst holds for the current entry; they follow one a cycle."""
-        burst = self._buffer[0]
+        """Start on the words that the oldest burst holds for the current entry; they follow one a cycle."""
+        ahead, burst = self._bursts[0]
+        if self._raw_out < ahead:
+            return NEVER  # words that the output takes are in front
         pace = self.channel.cycles_per_word
         visible = burst.visible + burst.taken * pace
         start = max(self._converter_free, visible)
@@ -255,87 +304,46 @@ class ReadPath:
         self._converter_free = last + 1
         burst.taken += count
         if burst.taken == burst.words:
-            self._buffer.popleft()
+            self._bursts.popleft()
         self._missing -= count
         if self._missing == 0:
-            self._results.append((last + CONVERTER_LATENCY, burst.run.next_result()))
+            burst.run.add_entry(burst.run.convert_entry(), last + CONVERTER_LATENCY, self.node, CONVERTED_ENTRY)
         return last + 1
 
     # ---- responses -----------------------------------------------------------------------------------
 
-    def ready_at(self) -> int:
-        """First cycle in which the next response flit can be loaded, as far as is known."""
-        flight = self._flight.items
-        if not flight:
-            return NEVER
-        run = flight[0]
-        if run.void:
-            return run.loaded + 1
-        if run.quant:
-            if run.word or run.copy:
-                return 0
-            return self._results[0][0] if self._results else NEVER
-        if run.copy:
-            return 0
-        if not self._buffer:
-            return NEVER
-        burst = self._buffer[0]
-        return burst.visible + burst.taken * self.channel.cycles_per_word
-
     def take(self, now: int) -> Flit:
-        """The next response flit, on its way into the output register; call when `ready_at() <= now`."""
-        run = self._flight.items[0]
-        word = run.word
-        if run.void:
-            data = 0
-        elif run.quant:
-            data = self._results[0][1][word]
-        elif run.copy:
-            data = self._copied[word]
-        else:
-            burst = self._buffer[0]
-            data = burst.data[burst.taken]
-            burst.taken += 1
-            if burst.taken == burst.words:
-                self._buffer.popleft()
-                if self._buffer and self._buffer[0].run.quant:
-                    self.idle_until = now + 1
-            self._reserved -= 1
-            if len(run.destinations) > 1:
-                self._copied.append(data)
-        last = word == run.words - 1
-        flit = Flit(
-            run.destinations[run.copy], self.node, FlitType.MEM_RD_RESP, run.txn, int(last), 0 if run.plain else word, data
-        )
-        if last:
-            self._end_of_copy(run, now)
-        else:
-            run.word = word + 1
+        """The next response flit, on its way into the output register; call when `next_at <= now`."""
+        flight = self._flight
+        run = flight.items[0]
+        responses = run.responses
+        _, flit, frees = responses.popleft()
+        run.unsent -= 1
+        if frees:
+            self._free(frees, now)
+        if not run.unsent:
+            flight.pop(now)
+            responses = flight.items[0].responses if flight.items else ()
+        self.next_at = responses[0][0] if responses else NEVER
         if self._starved:
             self.idle_until = now + 1
         return flit
 
-    def _end_of_copy(self, run: Run, now: int) -> None:
-        run.word = 0
-        run.copy += 1
-        if run.copy < len(run.destinations):
-            return
-        run.copy = 0
-        self._copied.clear()
-        run.entry += 1
-        run.txn = (run.txn + 1) & 255
-        if run.quant and not run.void:
-            self._results.popleft()
+    def _free(self, what: int, now: int) -> None:
+        if what == BUFFER_WORD:
+            self._reserved -= 1
+            self._raw_out += 1
+            if self._bursts and self._raw_out == self._bursts[0][0]:
+                self.idle_until = now + 1
+        else:
             self._converting -= 1
-        if run.entry == run.entries:
-            self._flight.pop(now)
 
     def describe(self) -> list[str]:
         lines = []
         if self.queue.items:
             lines.append(f"{len(self.queue)} read requests queued")
         if self._flight.items:
-            lines.append(f"{len(self._flight)} reads in flight; the oldest is a {self._flight.items[0].describe()}")
+            lines.append(f"{len(self._flight)} reads in flight; the oldest: {self._flight.items[0].describe()}")
             lines.append(
                 f"{self._reserved} of {READ_BUFFER_WORDS} buffer words reserved, "
                 f"{self._converting} of {CONVERTED_ENTRIES} entries in the converter"

@@ -36,6 +36,7 @@ class Slot:
 class WritePath:
     """The writes of one port at packed coordinate `node`, with `slots` slots.
 
+    `next_at` is the first cycle in which the next acknowledgement can be loaded, as far as is known.
     `refuse(now, flit, reason)` is told of every flit that is dropped and every broken rule. `room()` is
     called whenever the queue got shorter.
     """
@@ -47,9 +48,9 @@ class WritePath:
         self.queue = Fifo(depth)
         self.served = 0
         self.orphans = 0  # data flits that no open write claimed
+        self.next_at = NEVER
         self.idle_until = NEVER
         self.slots = slots
-        self._skip = channel.memory.engine.skip
         self._refuse = refuse
         self._room = room
         self._errata = errata
@@ -72,9 +73,7 @@ class WritePath:
             self.idle_until = now + 1
 
     def step(self, now: int) -> None:
-        """Issue and intake in cycle `now`; afterwards `idle_until` is right."""
-        if now < self.idle_until and self._skip:
-            return
+        """Issue and intake in cycle `now`; afterwards `idle_until` and `next_at` are right."""
         following = self._issue(now)
         self.idle_until = min(following, self._take_in(now))
         if self._ready.pushed == now:
@@ -98,6 +97,7 @@ class WritePath:
             self.served += 1
         self._ready.pop(now)
         self._acks.append((response + 1, slot))
+        self.next_at = self._acks[0][0]
         return now + 1 if self._ready.items else NEVER
 
     def _take_in(self, now: int) -> int:
@@ -158,13 +158,10 @@ class WritePath:
                 del self._open[flit.src]
             self._ready.push(slot, now)
 
-    def ready_at(self) -> int:
-        """First cycle in which the next acknowledgement can be loaded, as far as is known."""
-        return self._acks[0][0] if self._acks else NEVER
-
     def take(self, now: int) -> Flit:
         """The next acknowledgement, on its way into the output register; its slot is free from the next cycle."""
         _, slot = self._acks.popleft()
+        self.next_at = self._acks[0][0] if self._acks else NEVER
         heappush(self._free, slot.index)
         if self._starved:
             self.idle_until = now + 1
