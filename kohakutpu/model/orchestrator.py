@@ -53,6 +53,7 @@ class Orchestrator(Agent):
         self.seen = 0  # signals since reset, for the faults
         self.completions = 0
         self.run = False
+        self.fell = -1  # the cycle at whose end `run` was last cleared
         self.left = 0
         self.credit = 0
         self.pointer = 0
@@ -86,7 +87,8 @@ class Orchestrator(Agent):
             self.credit -= 1
             self.dispatched += 1
             self.left -= 1
-            self.run = self.left > 0
+            if self.left == 0:
+                self.run, self.fell = False, now
 
     def transmitted(self, now: int) -> None:
         if self.run:
@@ -179,7 +181,8 @@ class Orchestrator(Agent):
             case "PROG_DST" | "PROG_LEN" | "PROG_BASE":
                 self.stored[name] = value & sum(item.mask for item in register.layout.fields.values())
             case "PROG_KICK":
-                self._kick(now)
+                if not self._running(before):
+                    self._kick(now)
             case "PROG_CRED":
                 credit = register.layout.get(value, "credit")
                 self.error |= credit > self.credit_limit
@@ -193,7 +196,7 @@ class Orchestrator(Agent):
                 mask = sum(0xFF << (8 * byte) for byte in range(8) if strobe >> byte & 1)
                 self.mailbox[index] = self.mailbox[index] & ~mask | value & mask
             case "TX_KICK":
-                if not self.run and not self.tx.full(now):
+                if not self._running(before) and not self.tx.full(before):
                     self.push_outbound(Flit.from_int(reg.from_words(self.mailbox)), before)
             case "RX_POP":
                 if self.rx.head(now) is not None:
@@ -209,10 +212,14 @@ class Orchestrator(Agent):
         elif offset in reg.MOVER and reg.MOVER[offset] is reg.MV_CONTROL and reg.MV_CONTROL.get(value, "go"):
             self.no_mover = reg.MoverFault.MODE
 
+    def _running(self, cycle: int) -> bool:
+        """`run` as it stood at the start of the cycle that has just passed."""
+        return self.run or self.fell == cycle
+
     def _kick(self, now: int) -> None:
         """Start a dispatch; past the end of staging it is refused and reported instead."""
         length, base = self.stored["PROG_LEN"], self.stored["PROG_BASE"]
-        if self.run or length == 0:
+        if length == 0:
             return
         if base + length > self.machine.staging_flits:
             self.error = True

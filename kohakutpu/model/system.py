@@ -105,8 +105,7 @@ class System:
 
     def reset(self) -> None:
         """Reset everything but memories: the byte store, the status mirror and the staging keep their contents."""
-        self.engine.advance(RESET_CYCLES)
-        self.engine.reset()
+        self.engine.reset(RESET_CYCLES)
         self._build(self.memory, self.agent if isinstance(self.agent, Orchestrator) else None)
 
     def run(self, until: Callable[[], bool], budget: int, what: str = "the awaited state") -> int:

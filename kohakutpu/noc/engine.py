@@ -151,8 +151,9 @@ class Engine:
         self.on_transfer: Callable[[int, Link, Flit], None] | None = None
         self.reset()
 
-    def reset(self) -> None:
-        """Forget every component and link; time goes on from `now`."""
+    def reset(self, cycles: int = 0) -> None:
+        """Forget every component and link; `cycles` pass, and time goes on from there."""
+        self.now += cycles
         self.origin = self.now
         self.components: list[Component] = []
         self.links: list[Link] = []

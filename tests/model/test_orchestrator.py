@@ -251,6 +251,23 @@ def test_kicks_that_do_nothing(system):
     assert read(system, reg.PROG_STAT) == {"credit": 0, "left": 8, "run": 1}
 
 
+@pytest.mark.parametrize("early", [0, 1])
+def test_a_write_in_the_cycle_in_which_run_falls_still_finds_it_set(system, early):
+    """The fifth word is read in cycle t: a kick loaded at the end of t is ignored, one cycle later it counts."""
+    stage(system, [inst(2), inst(4)])
+    kick(system, CLUSTER, 1, credit=8)
+    agent, engine = system.agent, system.engine
+    assert engine.run(lambda: not agent.run, 20)
+    fell = engine.now  # the first cycle without `run`
+    if not early:
+        engine.advance(1)
+    agent.write(reg.PROG_KICK.at(), 1, engine.now)
+    assert agent.run is (not early) and engine.now == fell + (not early)
+    agent.run, waiting = False, len(agent.tx)
+    agent.write(reg.TX_KICK.at(), 1, engine.now)
+    assert len(agent.tx) - waiting == (not early)
+
+
 def test_a_kick_past_the_end_of_staging_is_refused_and_shown(system):
     slots = system.machine.staging_flits
     kick(system, CLUSTER, 3, base=slots - 2, credit=8)
@@ -465,7 +482,9 @@ def test_reset_keeps_memories_and_clears_the_rest(system):
     write(system, reg.CTRL, data=5)
     kick(system, CLUSTER, 4, credit=1)
     system.engine.advance(60)
+    before = system.engine.now
     system.reset()
+    assert system.engine.now == before + 10
     assert read(system, reg.NODE_STATUS, VECTOR) == {"code": 0, "arg": 9, "count": 1, "valid": 1}
     assert read(system, reg.SIG_DONE)["count"] == 0
     assert read(system, reg.PROG_STAT) == {"credit": 0, "left": 0, "run": 0}

@@ -176,8 +176,8 @@ def test_reset_forgets_blocks_and_keeps_time():
     engine = Engine()
     Ticker(engine, 1).wake(0)
     engine.advance(10)
-    engine.reset()
-    assert engine.idle and engine.now == engine.origin == 10 and not engine.components and not engine.links
+    engine.reset(5)
+    assert engine.idle and engine.now == engine.origin == 15 and not engine.components and not engine.links
 
 
 class Relay(Component):
