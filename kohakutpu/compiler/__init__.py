@@ -6,6 +6,6 @@ from .deal import DealError, deal
 from .refusals import CannotFuse, CompileError
 
 __all__ = [
-    "CONSTANTS", "LOWERINGS", "Artifact", "ArtifactError", "Await", "BufferImage", "CannotFuse", "CompileError", "DealError",
-    "Kick", "Options", "Round", "Seed", "Stage", "compile_kernel", "deal",
+    "CONSTANTS", "LOWERINGS", "Artifact", "ArtifactError", "Await", "BufferImage", "CannotFuse", "CompileError",
+    "DealError", "Kick", "Options", "Round", "Seed", "Stage", "compile_kernel", "deal",
 ]  # fmt: skip

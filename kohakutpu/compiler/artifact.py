@@ -239,7 +239,9 @@ class Artifact:
     def writer_of(self, name: str, index: tuple[int, ...]) -> tuple[StatementRecord, tuple[int, ...]]:
         """The statement and instance that wrote an element last, in program order."""
         for writer in reversed(self.writers):
-            if writer.buffer == name and all(a <= i < b for a, i, b in zip(writer.low, index, writer.high, strict=True)):
+            if writer.buffer == name and all(
+                a <= i < b for a, i, b in zip(writer.low, index, writer.high, strict=True)
+            ):
                 return self.statements[writer.statement], writer.instance
         raise KeyError(f"no statement writes {name}{list(index)}")
 
@@ -270,11 +272,12 @@ class Artifact:
             rounds = [round_ for round_ in self.rounds if round_.stage == number]
             lines.append(
                 f"stage {number} {UNIT_NAMES[stage.unit]} grid {stage.grid}: {len(stage.nodes)} instances on "
-                f"{len(set(stage.nodes.values()))} units, {sum(len(r.flits) for r in rounds)} flits in {len(rounds)} rounds"
+                f"{len(set(stage.nodes.values()))} units, {sum(len(r.flits) for r in rounds)} flits in {len(rounds)} "
+                "rounds"
             )
         lines += [
-            f"buffer  {image.name:12} {image.role:8} {str(image.shape):16} {image.layout.key:18} "
-            f"{image.address:#010x} {image.bytes} B"
+            f"buffer  {image.name:12} {image.role:8} {image.shape!s:16} {image.layout.key:18} {image.address:#010x} "
+            f"{image.bytes} B"
             for image in self.buffers
         ]
         return "\n".join([*lines, *self.notes, f"digest  {self.digest}"])
@@ -312,8 +315,9 @@ class Artifact:
             "extents": dict(self.extents), "lead": list(self.lead), "options": dict(self.options),
             "machine": self.machine, "machine_digest": self.machine_digest, "mantissa": self.mantissa,
             "buffers": [
-                {"name": b.name, "role": b.role, "shape": list(b.shape), "layout": b.layout.to_dict(), "copies": b.copies,
-                 "stride": b.stride, "address": b.address, "dtype": b.dtype, "fill": b.fill} for b in self.buffers
+                {"name": b.name, "role": b.role, "shape": list(b.shape), "layout": b.layout.to_dict(),
+                 "copies": b.copies, "stride": b.stride, "address": b.address, "dtype": b.dtype, "fill": b.fill}
+                for b in self.buffers
             ],
             "stages": [
                 {"unit": s.unit, "grid": list(s.grid),
@@ -341,7 +345,10 @@ class Artifact:
 
     @classmethod
     def from_dict(cls, record: Mapping) -> Artifact:
-        """The artifact that `to_dict` wrote. Raises ArtifactError naming what is wrong, a digest that differs included."""
+        """The artifact that `to_dict` wrote.
+
+        Raises ArtifactError naming what is wrong, a digest that differs included.
+        """
         if not isinstance(record, Mapping) or record.get("format") != FORMAT:
             found = record.get("format") if isinstance(record, Mapping) else type(record).__name__
             raise ArtifactError(f"expected an artifact of format {FORMAT}, got {found!r}")
@@ -364,8 +371,8 @@ class Artifact:
     @classmethod
     def _from_fields(cls, r: Mapping) -> Artifact:
         buffers = tuple(
-            BufferImage(b["name"], b["role"], tuple(b["shape"]), layouts.from_dict(b["layout"]), b["copies"], b["stride"],
-                        b["address"], b["dtype"], b["fill"]) for b in r["buffers"]
+            BufferImage(b["name"], b["role"], tuple(b["shape"]), layouts.from_dict(b["layout"]), b["copies"],
+                        b["stride"], b["address"], b["dtype"], b["fill"]) for b in r["buffers"]
         )  # fmt: skip
         stages = tuple(
             Stage(s["unit"], tuple(s["grid"]), {tuple(key): y << 4 | x for key, x, y in s["nodes"]},

@@ -34,8 +34,9 @@ class _Needs:
     def refuse(self, name: str, held: tuple[Layout, Source], other: str, wanted: tuple[Layout, Source]) -> None:
         both = name if name == other else f"{name} and {other}"
         raise CompileError(
-            f"{both} would need two byte orders: {held[0].key} ({held[1]}) and {wanted[0].key}; copies in another order are not "
-            "made silently, so give each use a buffer of its own",
+            f"{both} would need two byte orders: {held[0].key} ({held[1]}) and {wanted[0].key}; copies in another "
+            "order are not made: give each use a buffer of its own (a result of a tiling, and what elementwise work "
+            "makes of it, cannot be an operand of a product in the same kernel)",
             wanted[1],
         )
 
@@ -98,7 +99,7 @@ def _check_padding(name: str, layout: Layout, written: Mapping[str, Source]) -> 
     """Elementwise work also writes padding, which in an operand would join in its blocks' scales and products."""
     if isinstance(layout, Entry) and name in written and layout.columns % (KBLOCK * layout.blocks):
         raise CompileError(
-            f"{name} is an operand of {layout.columns} columns in chunks of {KBLOCK * layout.blocks}, whose padding must stay zero, "
-            "and this statement computes it; choose nk so that the chunks divide the columns",
+            f"{name} is an operand of {layout.columns} columns in chunks of {KBLOCK * layout.blocks}, whose padding "
+            "must stay zero, and this statement computes it; choose nk so that the chunks divide the columns",
             written[name],
         )

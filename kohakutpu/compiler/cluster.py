@@ -51,9 +51,10 @@ class _L1:
             if first + entries > self.capacity(side):
                 taken = ", ".join(f"{name} {size}" for name, (_, size) in regions.items())
                 raise CompileError(
-                    f"{operand.buffer} needs {entries} entries on side {isa.Side(side).name} of the cluster at {self.unit.xy}, "
-                    f"where a bank holds {self.capacity(side)}{f' and {taken} are taken' if taken else ''}; "
-                    f"use a smaller {('gm', 'gn')[side]} or nk",
+                    f"{operand.buffer} needs {entries} entries on side {isa.Side(side).name} of the cluster at "
+                    f"{self.unit.xy}, where a bank holds "
+                    f"{self.capacity(side)}{f' and {taken} are taken' if taken else ''}; use a smaller "
+                    f"{('gm', 'gn')[side]} or nk",
                     source,
                 )
             regions[operand.buffer] = (first, entries)
@@ -105,8 +106,8 @@ def lower(
 def _sweep(op: Sweep, l1: _L1, images: Mapping[str, BufferImage], source: Source) -> list[int]:
     if op.gm * op.gn > l1.unit.tiles:
         raise CompileError(
-            f"a tile of {op.gm}x{op.gn} is {op.gm * op.gn} sub-tiles and the accumulator of the cluster at {l1.unit.xy} "
-            f"holds {l1.unit.tiles}; use a smaller gm or gn",
+            f"a tile of {op.gm}x{op.gn} is {op.gm * op.gn} sub-tiles and the accumulator of the cluster at "
+            f"{l1.unit.xy} holds {l1.unit.tiles}; use a smaller gm or gn",
             source,
         )
     payloads = []
@@ -115,8 +116,8 @@ def _sweep(op: Sweep, l1: _L1, images: Mapping[str, BufferImage], source: Source
         entries = groups * op.nk
         if entries > isa.FILL_LIMIT:
             raise CompileError(
-                f"{operand.buffer}: a FILL of {entries} entries ({groups} groups of {op.nk} blocks); at most {isa.FILL_LIMIT} "
-                f"are counted, use a smaller {('gm', 'gn')[side]} or nk",
+                f"{operand.buffer}: a FILL of {entries} entries ({groups} groups of {op.nk} blocks); at most "
+                f"{isa.FILL_LIMIT} are counted, use a smaller {('gm', 'gn')[side]} or nk",
                 source,
             )
         bank, first = l1.place(side, operand, op.step, entries, source)

@@ -96,12 +96,14 @@ class _Compilation:
             if not self.units[unit]:
                 what = "cluster" if unit == "cluster" else "vector core"
                 statement = stage.statements[0] if isinstance(stage, ClusterStage) else stage.statement.id
-                raise CompileError(f"machine {self.machine.name} has no {what}, and this needs one", self.sources[statement])
+                raise CompileError(
+                    f"machine {self.machine.name} has no {what}, and this needs one", self.sources[statement]
+                )
         mantissas = {unit.mantissa for unit in self.machine.clusters}
         if len(mantissas) > 1:
             raise CompileError(
-                f"the clusters of {self.machine.name} have accumulators of {sorted(mantissas)} mantissa bits; the result would "
-                "depend on which cluster runs what"
+                f"the clusters of {self.machine.name} have accumulators of {sorted(mantissas)} mantissa bits; the "
+                "result would depend on which cluster runs what"
             )
 
     def _check_fused_constants(self, stage: EpilogueStage) -> None:
@@ -113,8 +115,8 @@ class _Compilation:
                 held = int(e8m15.from_fp16(np.array([memory_constant(value, source)], np.uint16))[0])
                 if held != register_constant(value, source):
                     raise CompileError(
-                        f"constants='arrays' rounds {value!r} to FP16, and a fused epilogue holds constants in registers; use "
-                        "fuse=False or constants='registers'",
+                        f"constants='arrays' rounds {value!r} to FP16, and a fused epilogue holds constants in "
+                        "registers; use fuse=False or constants='registers'",
                         source,
                     )
 
@@ -132,7 +134,8 @@ class _Compilation:
             if isinstance(stage, ElementwiseStage):
                 target = self.program.buffers[stage.target]
                 plan = elementwise.plan(
-                    stage, images, self.extents.dims, published=self.published, arrays=self.options.constants == "arrays",
+                    stage, images, self.extents.dims, published=self.published,
+                    arrays=self.options.constants == "arrays",
                     elements=int(np.prod(target.element_shape(self.extents))),
                 )  # fmt: skip
                 self.plans[number] = plan

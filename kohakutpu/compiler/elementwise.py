@@ -16,10 +16,21 @@ from kohakutpu.lang.trace import BufferLeaf, Constant
 from .artifact import BufferImage
 from .core import CoreState, CoreWriter
 from .expressions import (
-    REGISTERS, RUNNING, SCRATCH, Constants, collect_constants, generate, generate_published, memory_constant, registers_needed,
+    REGISTERS, RUNNING, SCRATCH, Constants, collect_constants, generate, generate_published, memory_constant,
+    registers_needed,
 )  # fmt: skip
 from .layouts import HALVES, WORD
-from .programs import CHUNK, DEPENDENT_CYCLES, FLIT_CYCLES, RUN_CYCLES, WORD_CYCLES, in_step, interleave, prologue, require_fit
+from .programs import (
+    CHUNK,
+    DEPENDENT_CYCLES,
+    FLIT_CYCLES,
+    RUN_CYCLES,
+    WORD_CYCLES,
+    in_step,
+    interleave,
+    prologue,
+    require_fit,
+)
 from .refusals import L1_SAFE, CompileError
 from .stages import ElementwiseStage, Key
 
@@ -65,7 +76,12 @@ def constant_name(value: float) -> str:
 
 
 def plan(
-    stage: ElementwiseStage, images: Mapping[str, BufferImage], known: Mapping[str, int], *, published: bool, arrays: bool,
+    stage: ElementwiseStage,
+    images: Mapping[str, BufferImage],
+    known: Mapping[str, int],
+    *,
+    published: bool,
+    arrays: bool,
     elements: int,
 ) -> Plan:
     """Cut a statement into instances. `elements` counts one batch element of the target; images need no address yet."""
@@ -118,14 +134,20 @@ def _published_stride(part: int, elements: int, room: int, source) -> int:
 
 
 def lower(
-    plan: Plan, nodes: Mapping[Key, int], images: Mapping[str, BufferImage], states: Mapping[int, CoreState],
-    known: Mapping[str, int], published: bool,
+    plan: Plan,
+    nodes: Mapping[Key, int],
+    images: Mapping[str, BufferImage],
+    states: Mapping[int, CoreState],
+    known: Mapping[str, int],
+    published: bool,
 ) -> dict[Key, list[int]]:
     """The payloads of each instance."""
     if published:
         return {key: _published(plan, plan.spans[key], images, states[nodes[key]], known) for key in sorted(plan.spans)}
     choice = _choose(plan, nodes, known)
-    return {key: _default(plan, plan.spans[key], images, states[nodes[key]], known, choice) for key in sorted(plan.spans)}
+    return {
+        key: _default(plan, plan.spans[key], images, states[nodes[key]], known, choice) for key in sorted(plan.spans)
+    }
 
 
 # ---- the published program ----------------------------------------------------------------------------
@@ -138,8 +160,8 @@ def _published(plan: Plan, span: Span, images, state: CoreState, known) -> list[
     n = len(plan.loaded)
     if n > RUNNING or 2 * n + 2 > isa.DESCRIPTORS:
         raise CompileError(
-            f"lowering='published' fills {n} operands, constants included, with {2 * n + 2} descriptors of {isa.DESCRIPTORS}; "
-            "constants='registers' or lowering='default' needs fewer",
+            f"lowering='published' fills {n} operands, constants included, with {2 * n + 2} descriptors of "
+            f"{isa.DESCRIPTORS}; constants='registers' or lowering='default' needs fewer",
             source,
         )
     ad_store, ad_drain = 2 * n, 2 * n + 1
@@ -226,15 +248,17 @@ def _choose(plan: Plan, nodes: Mapping[Key, int], known) -> _Choice:
     n = len(plan.loaded)
     if n + 2 > isa.DESCRIPTORS:
         raise CompileError(
-            f"{n} operands, constants in memory included, need {n + 2} descriptors of {isa.DESCRIPTORS}; split the statement "
-            "over a temp",
+            f"{n} operands, constants in memory included, need {n + 2} descriptors of {isa.DESCRIPTORS}; split the "
+            "statement over a temp",
             source,
         )
     constants = _constants(plan, known)
-    need = registers_needed(expression, plan.loaded, constants)
+    need = max(registers_needed(expression, plan.loaded, constants), 1)
     if need + len(constants.spread) > REGISTERS:
         raise CompileError(
-            f"this statement needs {need + len(constants.spread)} vector registers of {REGISTERS}; split it over a temp", source
+            f"this statement needs {need + len(constants.spread)} vector registers of {REGISTERS}; split it over a "
+            "temp",
+            source,
         )
     chunk_words = n + len(expression.nodes) - len(expression.leaves) + 1
     busiest = max(sum(nodes[key] == node for key in plan.spans) for node in set(nodes.values()))
@@ -251,7 +275,9 @@ def _choose(plan: Plan, nodes: Mapping[Key, int], known) -> _Choice:
         cycles = FLIT_CYCLES * flits + busiest * max(runs) * (RUN_CYCLES + FILL_CYCLES + work)
         choices.append((cycles, _Choice(per, width, need)))
     if not choices:
-        raise CompileError(f"the vector program of one chunk is above {isa.IMEM_WORDS} words; split it over a temp", source)
+        raise CompileError(
+            f"the vector program of one chunk is above {isa.IMEM_WORDS} words; split it over a temp", source
+        )
     return min(choices, key=lambda choice: choice[0])[1]
 
 
@@ -276,7 +302,8 @@ def _default(plan: Plan, span: Span, images, state: CoreState, known, choice: _C
         registers = {node: first + position for position, node in enumerate(plan.loaded)}
         code = generate(stage.expression, registers, constants, lambda number, first=first: first + n + number)
         words = [
-            (Opcode.VLD, {"ad": AD_WINDOW, "vd": first + operand, "offset": operand * room + off}) for operand in range(n)
+            (Opcode.VLD, {"ad": AD_WINDOW, "vd": first + operand, "offset": operand * room + off})
+            for operand in range(n)
         ]
         words += [*code.operations, (Opcode.VST, {"ad": AD_WINDOW, "vd": code.result, "offset": n * room + off})]
         chunks.append(words)

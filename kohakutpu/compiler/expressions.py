@@ -96,14 +96,18 @@ def undemonstrated(expression: Expression, known: Mapping[str, int], line: Line)
                 value = leaf.number(known)
                 source = Source.K if register_constant(value, line) in K_REGISTERS else Source.S
                 if (letter, source) not in DEMONSTRATED:
-                    found.append(f"the constant {value:g} would be operand v{letter} of {OPCODES[node.op].name} from an "
-                                 f"{source.name} register, a source slot that is undemonstrated")  # fmt: skip
+                    found.append(
+                        f"the constant {value:g} would be operand v{letter} of {OPCODES[node.op].name} from an "
+                        f"{source.name} register, a source slot that is undemonstrated"
+                    )
     if isinstance(expression.nodes[-1], Constant):
         found.append("the value is a constant")
     return found
 
 
-def collect_constants(expression: Expression, known: Mapping[str, int], line: Line, *, spread_from: int | None) -> Constants:
+def collect_constants(
+    expression: Expression, known: Mapping[str, int], line: Line, *, spread_from: int | None
+) -> Constants:
     """Where each constant of an expression is read from, in order of first use.
 
     0, 1 and -1 are K registers; others are S registers in the slots that are demonstrated. With `spread_from`, a
@@ -154,7 +158,9 @@ def generate(
     `allocate(n)` is the n-th vector register free for results, or None when there are no more.
     """
     nodes = expression.nodes
-    last_use = {operand: position for position, node in enumerate(nodes) if isinstance(node, Op) for operand in node.operands}
+    last_use = {
+        operand: position for position, node in enumerate(nodes) if isinstance(node, Op) for operand in node.operands
+    }
     where: dict[int, Operand] = {node: (Source.V, register) for node, register in leaves.items()}
     busy: dict[int, int] = {}  # register -> node
     pool: list[int] = []
@@ -179,8 +185,8 @@ def generate(
                 register = allocate(len(pool))
                 if register is None:
                     raise CompileError(
-                        f"this expression keeps more values alive than a vector core's {REGISTERS} registers hold; split it over "
-                        "a temp",
+                        f"this expression keeps more values alive than a vector core's {REGISTERS} registers hold; "
+                        "split it over a temp",
                         constants.line,
                     )
                 pool.append(register)
@@ -194,7 +200,7 @@ def generate(
 def generate_published(expression: Expression, leaves: Mapping[int, int], constants: Constants) -> ChunkCode:
     """The published form: one running result in v7, and v8 for the reciprocal of a leaf that divides it."""
     nodes = expression.nodes
-    uses = {position: 0 for position in range(len(nodes))}
+    uses = dict.fromkeys(range(len(nodes)), 0)
     for node in nodes:
         for operand in node.operands if isinstance(node, Op) else ():
             uses[operand] += 1
@@ -209,7 +215,9 @@ def generate_published(expression: Expression, leaves: Mapping[int, int], consta
             if word in constants.spread:
                 where[position] = (Source.V, constants.spread[word])
             else:
-                where[position] = (Source.K, K_REGISTERS[word]) if word in K_REGISTERS else (Source.S, constants.scalar(word))
+                where[position] = (
+                    (Source.K, K_REGISTERS[word]) if word in K_REGISTERS else (Source.S, constants.scalar(word))
+                )
         elif isinstance(node, Op):
             operands = [where[operand] for operand in node.operands]
             for operand in node.operands:
@@ -220,7 +228,8 @@ def generate_published(expression: Expression, leaves: Mapping[int, int], consta
             vd = RUNNING if RUNNING not in held else SCRATCH
             if vd in held or (vd == SCRATCH and not divides):
                 raise CompileError(
-                    "lowering='published' has one running result, and this expression keeps two; use lowering='default'",
+                    "lowering='published' has one running result, and this expression keeps two; use "
+                    "lowering='default'",
                     constants.line,
                 )
             held[vd] = position
@@ -237,6 +246,5 @@ def registers_needed(expression: Expression, loaded: Sequence[int], constants: C
         used[0] = max(used[0], len(loaded) + number + 1)
         return number
 
-    generate(expression, {node: 0 for node in loaded}, constants, count)
+    generate(expression, dict.fromkeys(loaded, 0), constants, count)
     return used[0]
-

@@ -1,4 +1,6 @@
-"""The fused epilogue: tiles that clusters sent into a core's L1, through an expression, to memory (seed: fused epilogue).
+"""The fused epilogue: tiles that clusters sent into a core's L1, through an expression, to memory.
+
+Spec: the seed "The fused epilogue", and the compiler page's section of that name.
 
 L1 of a core: slot r at word r*span, the result after the slots, the per-channel words after the result.
 """
@@ -6,13 +8,12 @@ L1 of a core: slot r at word r*span, the result after the slots, the per-channel
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kohakutpu.isa import vector as isa
 from kohakutpu.isa.vector import Opcode
-from kohakutpu.lang.source import Source
-from kohakutpu.lang.trace import Constant, SliceLeaf, TileLeaf
+from kohakutpu.lang.trace import SliceLeaf, TileLeaf
 from kohakutpu.machine import Machine
 
 from .artifact import BufferImage
@@ -21,12 +22,23 @@ from .expressions import (
     REGISTERS, Constants, collect_constants, generate, generate_published, registers_needed, undemonstrated,
 )  # fmt: skip
 from .layouts import WORD
-from .programs import CHUNK, DEPENDENT_CYCLES, FLIT_CYCLES, RUN_CYCLES, WORD_CYCLES, in_step, interleave, prologue, require_fit
+from .programs import (
+    CHUNK,
+    DEPENDENT_CYCLES,
+    FLIT_CYCLES,
+    RUN_CYCLES,
+    WORD_CYCLES,
+    in_step,
+    interleave,
+    prologue,
+    require_fit,
+)
 from .refusals import L1_SAFE, WBURST, CannotFuse, CompileError
 from .stages import ClusterStage, EpilogueStage, Key, Send
 
 MAX_TILES = 7  # v0..v6
 BIAS_REGISTER = 9
+
 
 def span_words(gm: int, gn: int) -> int:
     """L1 words of one slot: the tile rounded up to whole chunks."""
@@ -92,7 +104,8 @@ def check(stage: EpilogueStage, machine: Machine, known: Mapping[str, int]) -> N
         )  # fmt: skip
     if len(stage.instances) > len(machine.vectors):
         broken.append(
-            f"{len(stage.instances)} instances on {len(machine.vectors)} vector cores: each core can take one open stream"
+            f"{len(stage.instances)} instances on {len(machine.vectors)} vector cores: each core can take one open "
+            "stream"
         )
     words, span = stage.gm * stage.gn, span_words(stage.gm, stage.gn)
     extra = [leaf for leaf in expression.leaves if isinstance(leaf, SliceLeaf)]
@@ -100,13 +113,17 @@ def check(stage: EpilogueStage, machine: Machine, known: Mapping[str, int]) -> N
     limit = min([L1_SAFE, *(unit.l1_words for unit in machine.vectors)])
     footprint = (stage.slots + 1) * span + (stage.gn if bias else 0)
     if footprint > limit:
-        parts = f"{stage.slots + 1} * {span} words (gm*gn = {words})" + (f" + {stage.gn} per-channel words" if bias else "")
+        parts = f"{stage.slots + 1} * {span} words (gm*gn = {words})" + (
+            f" + {stage.gn} per-channel words" if bias else ""
+        )
         broken.append(f"its footprint in L1 is {parts} = {footprint}, above the {limit} that are safe (L1_SAFE)")
     if words > isa.WALK_LIMIT:
         broken.append(f"gm*gn = {words} is above {isa.WALK_LIMIT}: F_LEN faults a VDRAIN that walks further")
     for leaf in extra:
         if leaf not in bias:
-            broken.append(f"{leaf.slice.buffer} is neither the accumulator nor a constant; it would need a fill of its own")
+            broken.append(
+                f"{leaf.slice.buffer} is neither the accumulator nor a constant; it would need a fill of its own"
+            )
     if len(bias) > 1:
         broken.append(f"{len(bias)} per-channel operands ({', '.join(b.slice.buffer for b in bias)}); a core fills one")
     if len(stage.tiles) > MAX_TILES:
@@ -164,8 +181,8 @@ def _published(stage: EpilogueStage, shape: _Shape, place: _Place, state: CoreSt
         raise CompileError(f"{n} accumulators need {last + 1} descriptors of {isa.DESCRIPTORS} as published", source)
     if side is not None and shape.gn % CHUNK and CHUNK % shape.gn:
         raise CompileError(
-            f"lowering='published' reads a per-channel operand wrong for gn = {shape.gn}, which neither divides {CHUNK} nor is a "
-            "multiple of it; use lowering='default'",
+            f"lowering='published' reads a per-channel operand wrong for gn = {shape.gn}, which neither divides "
+            f"{CHUNK} nor is a multiple of it; use lowering='default'",
             source,
         )
     constants = collect_constants(expression, known, source, spread_from=None)
@@ -234,7 +251,9 @@ def _choose(stage: EpilogueStage, shape: _Shape, known) -> _Plan:
     constants = collect_constants(expression, known, source, spread_from=None)
     need = registers_needed(expression, shape.loaded, constants)
     if need > REGISTERS:
-        raise CompileError(f"this expression needs {need} vector registers of {REGISTERS}; split it over a temp", source)
+        raise CompileError(
+            f"this expression needs {need} vector registers of {REGISTERS}; split it over a temp", source
+        )
     chunk_words = len(shape.loaded) + len(expression.nodes) - len(expression.leaves) + 1
     plans = []
     for per in range(1, shape.chunks + 1):
@@ -254,7 +273,11 @@ def _choose(stage: EpilogueStage, shape: _Shape, known) -> _Plan:
         plans.append((FLIT_CYCLES * flits * len(stage.instances) + work, _Plan(starts, per, width, need, repeat)))
     if not plans:
         raise CannotFuse(
-            [f"the per-channel operand, repeated to whole chunks for gn = {shape.gn}, does not fit {L1_SAFE} words of L1"], source
+            [
+                f"the per-channel operand, repeated to whole chunks for gn = {shape.gn}, does not fit {L1_SAFE} words "
+                "of L1"
+            ],
+            source,
         )
     return min(plans, key=lambda plan: plan[0])[1]
 

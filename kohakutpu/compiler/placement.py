@@ -52,8 +52,8 @@ def place(
         if cursor + size > memory:
             total = sum(_pages(other.bytes) for other in images.values())
             raise CompileError(
-                f"{name} ({image.bytes} bytes) does not fit: the kernel's buffers take {total} bytes of pages and the memory has "
-                f"{memory}"
+                f"{name} ({image.bytes} bytes) does not fit: the kernel's buffers take {total} bytes of pages and the "
+                f"memory has {memory}"
             )
         placed[name] = replace(image, address=cursor)
         taken.append((cursor, cursor + size, name))

@@ -1,4 +1,4 @@
-"""What fused and staged vector programs share: their beginning, the order of their words, and what they are thought to cost."""
+"""What fused and staged vector programs share: how they begin, the order of their words, what they may cost."""
 
 from __future__ import annotations
 
@@ -47,4 +47,6 @@ def interleave(chunks: Sequence[Sequence], width: int) -> list:
 def require_fit(image: Image, source: Source) -> None:
     """Refuse an image that a core cannot hold."""
     if len(image) > isa.IMEM_WORDS:
-        raise CompileError(f"the vector program is {len(image)} words and a core holds {isa.IMEM_WORDS}; retile", source)
+        raise CompileError(
+            f"the vector program is {len(image)} words and a core holds {isa.IMEM_WORDS}; retile", source
+        )

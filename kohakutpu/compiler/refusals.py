@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from kohakutpu.lang.source import KernelError, Source
 
-L1_SAFE = 320  # L1 words a vector program may span; larger footprints were measured wrong on a card (spec: fused epilogue)
+L1_SAFE = (
+    320  # L1 words a vector program may span; larger footprints were measured wrong on a card (spec: fused epilogue)
+)
 WBURST = 8  # granules of one drain burst, and so of one acknowledgement
 PAGE = 2048  # alignment of buffers, and of batch elements inside one
 COMMANDS = 128  # commands of one round; a kick takes 5, an await 1, the round itself 2
@@ -25,7 +27,7 @@ class CannotFuse(CompileError):
         self.conditions = conditions
         listed = "; ".join(conditions)
         super().__init__(
-            f"this epilogue cannot be fused: {listed}. Fix: retile (another gm and gn), or write two stages with a temp "
-            "(t[i, j] <<= acc in the tiling, y <<= value after it; the knob fuse=False does the same)",
+            f"this epilogue cannot be fused: {listed}. Fix: retile (another gm and gn), or write two stages with a "
+            "temp (t[i, j] <<= acc in the tiling, y <<= value after it; the knob fuse=False does the same)",
             source,
         )

@@ -2,7 +2,7 @@
 
 A round's flits fit the staging area, its commands the command list, and its kicks stay below the credit it seeds, which
 is what the smallest instruction FIFO among its nodes holds. Each node that a round makes signal is awaited in that
-round, for everything it will send: completions of the round's own flits, and acknowledgements of the round's own drains.
+round, for everything it will send: completions of its own flits, and acknowledgements of its own drains.
 """
 
 from __future__ import annotations
@@ -34,8 +34,13 @@ def _acknowledged(unit: str, payload: int) -> tuple[int, int] | None:
 
 
 def schedule(
-    number: int, unit: str, streams: Mapping[Key, Sequence[int]], nodes: Mapping[Key, int], depths: Mapping[int, int],
-    staging: int, published: bool,
+    number: int,
+    unit: str,
+    streams: Mapping[Key, Sequence[int]],
+    nodes: Mapping[Key, int],
+    depths: Mapping[int, int],
+    staging: int,
+    published: bool,
 ) -> list[Round]:
     """The rounds of stage `number`. `depths` are the nodes' instruction FIFOs."""
     if published:

@@ -181,8 +181,8 @@ class _Builder:
                 operand = self.buffers[leaf.buffer]
                 if operand.element_shape(self.extents) != shape:
                     raise CompileError(
-                        f"{target} has shape {shape} and {operand.name} {operand.element_shape(self.extents)}; elementwise "
-                        "work needs equal shapes (a per-channel vector is read as b[j] inside the tiling)",
+                        f"{target} has shape {shape} and {operand.name} {operand.element_shape(self.extents)}; "
+                        "elementwise work needs equal shapes (a per-channel vector is read as b[j] inside the tiling)",
                         statement.source,
                     )
                 self._require_complete(operand.name, "an operand", statement.source)
@@ -199,7 +199,9 @@ class _Builder:
             slices = [leaf.slice for leaf in statement.expression.leaves if isinstance(leaf, SliceLeaf)]
             for part in (statement.target, *slices):
                 if part.indices != node.indices:
-                    raise CompileError(f"{part.buffer}: a part is indexed by the tiling's index alone", statement.source)
+                    raise CompileError(
+                        f"{part.buffer}: a part is indexed by the tiling's index alone", statement.source
+                    )
             self._assign(
                 statement.target.buffer, _whole(statement.expression), node.indices[0].axis.per, statement
             )  # fmt: skip
@@ -240,8 +242,8 @@ class _Builder:
             for name in _reads(statement):
                 if name in writes:
                     raise CompileError(
-                        f"{name} is read here and written in the same tiling ({writes[name].source}), whose instances do not "
-                        "wait for each other; use a second tiling",
+                        f"{name} is read here and written in the same tiling ({writes[name].source}), whose instances "
+                        "do not wait for each other; use a second tiling",
                         statement.source,
                     )
 
@@ -262,8 +264,8 @@ class _Builder:
             for leaf in statement.expression.leaves:
                 if isinstance(leaf, SliceLeaf) and len(leaf.slice.indices) == 1:
                     raise CompileError(
-                        f"fuse=False: {leaf.slice.buffer}[{leaf.slice.indices[0]}] is per channel, which exists only inside the "
-                        "tiling; keep this epilogue fused",
+                        f"fuse=False: {leaf.slice.buffer}[{leaf.slice.indices[0]}] is per channel, which exists only "
+                        "inside the tiling; keep this epilogue fused",
                         statement.source,
                     )
                 if isinstance(leaf, TileLeaf):
@@ -277,7 +279,9 @@ class _Builder:
                 continue
             for (number, _), name in self.landing.items():
                 if number == statement.id:
-                    self._require_complete(name, "fuse=False needs a tiling that covers the result; the landed tile", statement.source)
+                    self._require_complete(
+                        name, "fuse=False needs a tiling that covers the result; the landed tile", statement.source
+                    )
             nodes = [self._landed_leaf(leaf, statement.id) for leaf in statement.expression.nodes]
             self._assign(statement.target.buffer, Expression(tuple(nodes)), self.trace.part, statement)
 
@@ -303,7 +307,8 @@ class _Builder:
             for place in itertools.product(range(buffer.copies(self.extents)), range(grid[0]), range(grid[1])):
                 if place not in tiles:
                     raise CompileError(
-                        f"{role} {name} is incomplete: no instance writes its tile ({place[1]}, {place[2]}) of {grid[0]}x{grid[1]}",
+                        f"{role} {name} is incomplete: no instance writes its tile ({place[1]}, {place[2]}) of "
+                        f"{grid[0]}x{grid[1]}",
                         source,
                     )
             return
@@ -341,8 +346,8 @@ class _Instance:
                     self.left.add(current)
                 if accumulator in self.left:
                     raise CompileError(
-                        f"{accumulator[0]} is accumulated again after another accumulator was begun; a cluster holds one, so "
-                        "finish each in a loop of its own",
+                        f"{accumulator[0]} is accumulated again after another accumulator was begun; a cluster holds "
+                        "one, so finish each in a loop of its own",
                         statement.source,
                     )
                 current = accumulator
@@ -352,7 +357,9 @@ class _Instance:
                     if isinstance(leaf, TileLeaf):
                         accumulator = event.accumulator(leaf.accumulator)
                         if accumulator not in self.sweeps:
-                            raise CompileError(f"{accumulator[0]} is stored before anything was accumulated in it", statement.source)
+                            raise CompileError(
+                                f"{accumulator[0]} is stored before anything was accumulated in it", statement.source
+                            )
                         self._drain_if(events, position, accumulator)
                 self._store(event)
         stored = {e.accumulator(leaf.accumulator) for e in events if isinstance(e.statement, Store)
@@ -439,14 +446,15 @@ class _Instance:
         per = tuple(axis.per for axis in statement.target.axes)
         if builder.tiling.setdefault(name, per) != per:
             raise CompileError(
-                f"{name} is written in tiles of {per[0]}x{per[1]} here and of {builder.tiling[name][0]}x"
-                f"{builder.tiling[name][1]} elsewhere",
+                f"{name} is written in tiles of {per[0]}x{per[1]} here and of "
+                f"{builder.tiling[name][0]}x{builder.tiling[name][1]} elsewhere",
                 statement.source,
             )
         place = (name, self._copy_of(name), i, j)
         if place in self.tiles:
             raise CompileError(
-                f"the tile ({i}, {j}) of {name} is written twice in one tiling, by instances {self.tiles[place]} and {self.key}",
+                f"the tile ({i}, {j}) of {name} is written twice in one tiling, by instances {self.tiles[place]} and "
+                f"{self.key}",
                 statement.source,
             )
         self.tiles[place] = self.key
@@ -490,4 +498,3 @@ def _whole(expression: Expression) -> Expression:
     """Parts of buffers as the whole buffers they are parts of."""
     nodes = [BufferLeaf(n.slice.buffer) if isinstance(n, SliceLeaf) else n for n in expression.nodes]
     return Expression(tuple(nodes))
-

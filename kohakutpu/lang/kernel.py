@@ -85,7 +85,9 @@ class Kernel:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise KernelError(f"{self.name}: *{parameter.name} is neither a port nor a knob", self.source)
             if parameter.default is parameter.empty:
-                raise KernelError(f"{self.name}: {parameter.name} needs a default: L.In(..), L.Out(..) or a knob", self.source)
+                raise KernelError(
+                    f"{self.name}: {parameter.name} needs a default: L.In(..), L.Out(..) or a knob", self.source
+                )
             if isinstance(parameter.default, Port):
                 port = parameter.default
                 self.ports[parameter.name] = _declare(parameter.name, port.role, port.shape, self.source)
@@ -158,7 +160,16 @@ class Kernel:
         if recorder.never_written:
             raise KernelError(f"{self.name} never writes {', '.join(recorder.never_written)}", self.source)
         shown = {name: value for name, value in full.items() if name in self.knobs or name in RESERVED}
-        return Trace(self.name, buffers, tuple(recorder.body), shown, full["fuse"], full["part"], recorder.fresh_count, self.source)
+        return Trace(
+            self.name,
+            buffers,
+            tuple(recorder.body),
+            shown,
+            full["fuse"],
+            full["part"],
+            recorder.fresh_count,
+            self.source,
+        )
 
     def solve(self, shapes: Mapping[str, tuple[int, ...]]) -> Extents:
         """The extents that the operands' shapes fix.
@@ -168,7 +179,9 @@ class Kernel:
         """
         for name in shapes:
             if name not in self.ports:
-                raise KernelError(f"{self.name} has no operand {name!r}; it has {', '.join(p.name for p in self.inputs)}")
+                raise KernelError(
+                    f"{self.name} has no operand {name!r}; it has {', '.join(p.name for p in self.inputs)}"
+                )
             if self.ports[name].role == "out":
                 raise KernelError(f"{name} is an output of {self.name}: its shape follows from the operands")
         missing = [port.name for port in self.inputs if port.name not in shapes]
@@ -180,19 +193,24 @@ class Kernel:
             shape = tuple(shapes[port.name])
             for extent in shape:
                 if isinstance(extent, bool) or not isinstance(extent, int) or extent < 1:
-                    raise KernelError(f"{self.name}: {port.name} has shape {shape}; every axis is an integer of at least 1")
+                    raise KernelError(
+                        f"{self.name}: {port.name} has shape {shape}; every axis is an integer of at least 1"
+                    )
             split = len(shape) - len(port.shape)
             if split < 0 or (split > 0 and not port.batched):
                 declared = ["..."] * port.batched + [str(extent) for extent in port.shape]
                 raise KernelError(f"{self.name}: {port.name}({', '.join(declared)}) cannot have shape {shape}")
             if port.batched:
                 if lead is not None and lead != shape[:split]:
-                    raise KernelError(f"{self.name}: the batch axes of {port.name} are {shape[:split]}, others have {lead}")
+                    raise KernelError(
+                        f"{self.name}: the batch axes of {port.name} are {shape[:split]}, others have {lead}"
+                    )
                 lead = shape[:split]
             for declared, extent in zip(port.shape, shape[split:], strict=True):
                 if isinstance(declared, Name) and known.setdefault(declared.name, extent) != extent:
                     raise KernelError(
-                        f"{self.name}: {declared} is {known[declared.name]} for one operand and {extent} for {port.name}"
+                        f"{self.name}: {declared} is {known[declared.name]} for one operand and {extent} for "
+                        f"{port.name}"
                     )
         if any(port.whole for port in self.inputs):
             known[ELEMENTS] = math.prod(lead or ())
@@ -203,11 +221,14 @@ class Kernel:
                 if unknown:
                     raise KernelError(f"{self.name}: no operand fixes {', '.join(unknown)} of {port.name}")
                 if resolve(declared, known) < 1:
-                    raise KernelError(f"{self.name}: the axis {declared} of {port.name} has {resolve(declared, known)} elements")
+                    raise KernelError(
+                        f"{self.name}: the axis {declared} of {port.name} has {resolve(declared, known)} elements"
+                    )
         for port in self.inputs:
             if tuple(shapes[port.name]) != port.logical_shape(extents):
                 raise KernelError(
-                    f"{self.name}: {port.name} has shape {tuple(shapes[port.name])}, expected {port.logical_shape(extents)}"
+                    f"{self.name}: {port.name} has shape {tuple(shapes[port.name])}, expected "
+                    f"{port.logical_shape(extents)}"
                 )
         return extents
 

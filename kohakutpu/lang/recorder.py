@@ -121,7 +121,9 @@ class Recorder:
                 self._open.pop()
                 self.emit(Loop(index, axis.count, tuple(body), source))
             elif self.broken is None:
-                self.broken = KernelError("a loop over a kernel index was left early; it is recorded once, whole", source)
+                self.broken = KernelError(
+                    "a loop over a kernel index was left early; it is recorded once, whole", source
+                )
 
     def open_units(self, axes: tuple[Axis, ...], names: tuple[str, ...] | None, source: Source) -> tuple[Index, ...]:
         if self._in_units:

@@ -321,7 +321,9 @@ def _lines(body: tuple[Node, ...], depth: int) -> Iterator[str]:
             yield from _lines(node.body, depth + 1)
 
 
-def check_slice(part: Slice, buffer: Buffer, extents: Extents, known: Mapping[str, int], source: Source) -> tuple[int, ...]:
+def check_slice(
+    part: Slice, buffer: Buffer, extents: Extents, known: Mapping[str, int], source: Source
+) -> tuple[int, ...]:
     """The index values of a slice, refused when one starts past the end of the axis it divides."""
     shape = buffer.element_shape(extents)
     lengths = (math.prod(shape),) if part.kinds == ("parts",) else shape
@@ -329,6 +331,7 @@ def check_slice(part: Slice, buffer: Buffer, extents: Extents, known: Mapping[st
     for axis, value, length in zip(part.axes, values, lengths, strict=True):
         if value < 0 or value * axis.step >= length:
             raise KernelError(
-                f"{_slice_text(part)} reaches index {value} of an axis of {length} elements in steps of {axis.step}", source
+                f"{_slice_text(part)} reaches index {value} of an axis of {length} elements in steps of {axis.step}",
+                source,
             )
     return values

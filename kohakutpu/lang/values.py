@@ -199,7 +199,8 @@ class Handle(Elementwise):
         if self.buffer.whole or len(self.buffer.shape) not in allowed:
             shape = "..." if self.buffer.whole else ", ".join(map(str, self.buffer.shape))
             raise KernelError(
-                f"{self.buffer.name}({shape}): this needs {' or '.join(map(str, allowed))} axes apart from `...`", here()
+                f"{self.buffer.name}({shape}): this needs {' or '.join(map(str, allowed))} axes apart from `...`",
+                here(),
             )
 
     def __getitem__(self, key) -> Part:
@@ -235,20 +236,24 @@ class Handle(Elementwise):
 
     def __setitem__(self, key, value) -> None:
         if not (isinstance(value, Part) and value.stored and value.buffer is self.buffer):
-            raise KernelError(f"{self.buffer.name}[...] = value stores nothing; write {self.buffer.name}[...] <<= value", here())
+            raise KernelError(
+                f"{self.buffer.name}[...] = value stores nothing; write {self.buffer.name}[...] <<= value", here()
+            )
         value.stored = False
 
     def __ilshift__(self, value) -> Handle:
         """`y <<= value`: every element."""
         source = here()
         recorder = active()
-        recorder.require_top(f"{self.buffer.name} <<= value writes a whole buffer, so it stands outside units and loops")
+        recorder.require_top(
+            f"{self.buffer.name} <<= value writes a whole buffer, so it stands outside units and loops"
+        )
         expression = expression_of(as_value(value))
         for leaf in expression.leaves:
             if isinstance(leaf, (TileLeaf, SliceLeaf)):
                 raise KernelError(
-                    f"{self.buffer.name} <<= value writes a whole buffer and may read only whole buffers and constants, "
-                    f"not {Expression((leaf,)).text()}",
+                    f"{self.buffer.name} <<= value writes a whole buffer and may read only whole buffers and "
+                    f"constants, not {Expression((leaf,)).text()}",
                     source,
                 )
         recorder.record_write(self.buffer, expression, source)
@@ -266,7 +271,9 @@ class Part(Elementwise):
 
     def _value(self) -> Value:
         if self.slice.kinds == ("tiles", "chunks32"):
-            raise KernelError(f"{self.slice.buffer}: an operand slice stands only in a product, a[i, k] @ b[j, k]", here())
+            raise KernelError(
+                f"{self.slice.buffer}: an operand slice stands only in a product, a[i, k] @ b[j, k]", here()
+            )
         return Value(SliceLeaf(self.slice))
 
     def __matmul__(self, other) -> Product:
@@ -275,11 +282,14 @@ class Part(Elementwise):
         for side in (self, other):
             if side.slice.kinds != ("tiles", "chunks32"):
                 raise KernelError(
-                    f"{side.slice.buffer}: @ takes slices by (tiles, chunks32), not by ({', '.join(side.slice.kinds)})", here()
+                    f"{side.slice.buffer}: @ takes slices by (tiles, chunks32), not by ({', '.join(side.slice.kinds)})",
+                    here(),
                 )
         a, b = (side.buffer.shape[-1] for side in (self, other))
         if not same(a, b):
-            raise KernelError(f"@ contracts the last axes, which differ: {self.slice.buffer} {a}, {other.slice.buffer} {b}", here())
+            raise KernelError(
+                f"@ contracts the last axes, which differ: {self.slice.buffer} {a}, {other.slice.buffer} {b}", here()
+            )
         return Product(self.slice, other.slice)
 
     def __ilshift__(self, value) -> Part:
@@ -294,7 +304,9 @@ class Part(Elementwise):
         elif self.slice.kinds == ("parts",):
             self._check_parts(expression, source)
         else:
-            raise KernelError(f"{self.slice.buffer}: a slice by ({', '.join(self.slice.kinds)}) cannot be written", source)
+            raise KernelError(
+                f"{self.slice.buffer}: a slice by ({', '.join(self.slice.kinds)}) cannot be written", source
+            )
         recorder.record_write(self.buffer, expression, source)
         recorder.emit(Store(recorder.next_id(), self.slice, expression, source))
         self.stored = True
@@ -304,15 +316,18 @@ class Part(Elementwise):
         per = tuple(axis.per for axis in self.slice.axes)
         tiles = [leaf for leaf in expression.leaves if isinstance(leaf, TileLeaf)]
         if not tiles:
-            raise KernelError(f"{self.slice.buffer}: a tile is stored from an accumulator, and this value reads none", source)
+            raise KernelError(
+                f"{self.slice.buffer}: a tile is stored from an accumulator, and this value reads none", source
+            )
         shapes = {leaf.accumulator: active().tile_shape(leaf.accumulator) for leaf in tiles}
         if len(set(shapes.values())) > 1:
             listed = ", ".join(f"{name} {gm}x{gn}" for name, (gm, gn) in shapes.items())
             raise KernelError(f"the accumulators of one expression must have one shape: {listed}", source)
         if per != shapes[tiles[0].accumulator]:
             raise KernelError(
-                f"{self.slice.buffer} is tiled {per[0]}x{per[1]} and the accumulator is "
-                "{}x{}".format(*shapes[tiles[0].accumulator]),
+                f"{self.slice.buffer} is tiled {per[0]}x{per[1]} and the accumulator is {{}}x{{}}".format(
+                    *shapes[tiles[0].accumulator]
+                ),
                 source,
             )
         for leaf in tiles:
@@ -320,25 +335,32 @@ class Part(Elementwise):
         for leaf in expression.leaves:
             if isinstance(leaf, BufferLeaf):
                 raise KernelError(
-                    f"{leaf.buffer} stands for the whole buffer, and {self.slice.buffer}[...] is one tile of it; index it", source
+                    f"{leaf.buffer} stands for the whole buffer, and {self.slice.buffer}[...] is one tile of it; "
+                    "index it",
+                    source,
                 )
             if isinstance(leaf, SliceLeaf):
                 wanted = {2: self.slice.indices, 1: self.slice.indices[1:]}[len(leaf.slice.indices)]
                 if leaf.slice.axes[0].kind != "tiles" or leaf.slice.indices != wanted:
                     raise KernelError(
-                        f"{Expression((leaf,)).text()} does not meet the tile that is written: it must be indexed like "
-                        f"{self.slice.buffer}, or by its column index alone",
+                        f"{Expression((leaf,)).text()} does not meet the tile that is written: it must be indexed "
+                        f"like {self.slice.buffer}, or by its column index alone",
                         source,
                     )
 
     def _check_parts(self, expression: Expression, source) -> None:
         for leaf in expression.leaves:
-            if isinstance(leaf, (TileLeaf, BufferLeaf)) or (isinstance(leaf, SliceLeaf) and leaf.slice.kinds != ("parts",)):
+            if isinstance(leaf, (TileLeaf, BufferLeaf)) or (
+                isinstance(leaf, SliceLeaf) and leaf.slice.kinds != ("parts",)
+            ):
                 raise KernelError(
-                    f"{self.slice.buffer} is written by parts, and {Expression((leaf,)).text()} is no part of a buffer", source
+                    f"{self.slice.buffer} is written by parts, and {Expression((leaf,)).text()} is no part of a buffer",
+                    source,
                 )
             if isinstance(leaf, SliceLeaf) and not same_axis(leaf.slice.axes[0], self.slice.axes[0]):
-                raise KernelError(f"{Expression((leaf,)).text()} has parts of another size or buffer than the target", source)
+                raise KernelError(
+                    f"{Expression((leaf,)).text()} has parts of another size or buffer than the target", source
+                )
 
 
 def same_axis(a: Axis, b: Axis) -> bool:
@@ -372,7 +394,9 @@ class Tile(Elementwise):
     def __iadd__(self, product) -> Tile:
         source = here()
         if not isinstance(product, Product):
-            raise KernelError("acc += takes a product, a[i, k] @ b[j, k]; for elementwise work write acc + value", source)
+            raise KernelError(
+                "acc += takes a product, a[i, k] @ b[j, k]; for elementwise work write acc + value", source
+            )
         for side, part, groups in (("gm", product.a, self.gm), ("gn", product.b, self.gn)):
             rows, chunk = part.axes
             if rows.per != groups:
@@ -381,7 +405,9 @@ class Tile(Elementwise):
                 )
             if chunk.per != self.nk:
                 raise KernelError(
-                    f"{part.buffer} is cut into chunks of {chunk.per} blocks of 32 and the accumulator has nk={self.nk}", source
+                    f"{part.buffer} is cut into chunks of {chunk.per} blocks of 32 and the accumulator has "
+                    f"nk={self.nk}",
+                    source,
                 )
         recorder = active()
         recorder.record_contract(self.name, product.a, product.b, source)
@@ -390,7 +416,8 @@ class Tile(Elementwise):
 
 
 def tile(gm: int, gn: int, nk: int | None = None) -> Tile:
-    """An accumulator of `gm` by `gn` sub-tiles, swept `nk` blocks of 32 K at a time (default: the knob `nk`, else 2)."""
+    """An accumulator of `gm` by `gn` sub-tiles, swept `nk` blocks of 32 K at a time (default: the knob `nk`, else "
+    "2)."""
     source = here()
     recorder = active()
     recorder.require_units("an accumulator belongs to one instance: open it inside units")
