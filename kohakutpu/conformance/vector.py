@@ -72,12 +72,13 @@ class VectorBench(Component):
         self._order = 0
         self._write: list[int] = []  # addresses of the open write burst
         self._answer = 0  # when the port has sent its latest response
+        if accepts is not None:
+            self.wake(0)
 
     # ---- from the core -------------------------------------------------------------------------------------
 
     def accept(self, flit: Flit, now: int) -> bool:
         if self._accepts is not None and not self._accepts(now):
-            self.wake(now + 1)
             return False
         self.sent.append((now, flit))
         if flit.type == FlitType.CU_SIGNAL:
@@ -114,20 +115,23 @@ class VectorBench(Component):
         self.wake(cycle - 1)
 
     def step(self, now: int) -> int:
-        if self.core.out.flit is not None:
-            self.core.out.retry()
+        following = NEVER
+        if self._accepts is not None:
+            following = now + 1
+            if self._accepts(following):
+                self.core.out.retry()
         if not self._queue:
-            return NEVER
+            return following
         first = max(now, self._queue[0][0] - 1)
         if self.link.flit is not None:
             self.link.wanted = True
-            return NEVER
+            return following
         while self._offers is not None and not self._offers(first):
             first += 1
         if first > now:
-            return first
+            return min(first, following)
         self.link.send(self._queue.pop(0)[2])
-        return now + 1 if self._queue else NEVER
+        return now + 1
 
     def instruct(self, *payloads: int, txn: int = TXN, last: int = 0) -> None:
         """CU_INST flits, in order."""
