@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kohakutpu.formats import words
 from kohakutpu.formats.bits import leading_one
 
 LEAST_MANTISSA, GREATEST_MANTISSA = 10, 16
@@ -123,7 +124,7 @@ class AccumulatorFormat:
 
     def pack_granules(self, tile: np.ndarray) -> np.ndarray:
         """Sub-tiles uint32[n,16] as two 256-bit granules each, uint32[n,2,8]; lane g starts at bit width*g."""
-        tile = self._checked(tile, TILE)
+        tile = words.checked(tile, "sub-tiles", np.uint32, TILE)
         packed = np.zeros((len(tile), TILE + 1), dtype=np.uint64)
         for lane in range(TILE):
             word, bit = divmod(self.width * lane, 32)
@@ -134,7 +135,7 @@ class AccumulatorFormat:
 
     def unpack_granules(self, granules: np.ndarray) -> np.ndarray:
         """Sub-tiles uint32[n,16] of granule pairs uint32[n,2,8]; bits above 16*width are ignored."""
-        flat = self._checked(granules, 2, 8).reshape(-1, 16).astype(np.uint64)
+        flat = words.checked(granules, "granules", np.uint32, 2, 8).reshape(-1, 16).astype(np.uint64)
         tile = np.empty((len(flat), TILE), dtype=np.uint32)
         for lane in range(TILE):
             word, bit = divmod(self.width * lane, 32)
@@ -144,12 +145,4 @@ class AccumulatorFormat:
 
     def emit_words(self, tile: np.ndarray) -> np.ndarray:
         """Sub-tiles uint32[n,16] as FP16 words uint32[n,8], lane g at bits 16g+15:16g."""
-        halves = self.to_fp16(self._checked(tile, TILE))
-        return np.ascontiguousarray(halves, dtype="<u2").view("<u4").astype(np.uint32)
-
-    def _checked(self, array: np.ndarray, *tail: int) -> np.ndarray:
-        array = np.asarray(array)
-        if array.dtype != np.uint32 or array.shape[1:] != tail:
-            wanted = ",".join(str(size) for size in tail)
-            raise ValueError(f"expected uint32[n,{wanted}], got {array.dtype}{list(array.shape)}")
-        return array
+        return words.from_halves(self.to_fp16(words.checked(tile, "sub-tiles", np.uint32, TILE)))

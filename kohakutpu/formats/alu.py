@@ -40,10 +40,11 @@ class AluOp(IntEnum):
 
 
 _WORD = np.dtype(np.uint32)
-COMPARES = frozenset((AluOp.VCMPLT, AluOp.VCMPGT, AluOp.VCMPEQ))
 
 
-def execute(op: AluOp | int, a: np.ndarray, b: np.ndarray, c: np.ndarray, *, exp2_wrap: bool = False):
+def execute(
+    op: AluOp | int, a: np.ndarray, b: np.ndarray | None, c: np.ndarray | None, *, exp2_wrap: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """One ALU instruction over all elements.
 
     `a`, `b`, `c` are uint32[n] operands by instruction field, all of one length; one that the operation does

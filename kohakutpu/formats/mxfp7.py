@@ -29,7 +29,7 @@ def quantise(entries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     The scale is the smallest one that keeps the lane's peak within 63 steps. Infinity and NaN are read as
     ordinary numbers with exponent 31, so the result is always finite.
     """
-    entries = _checked(entries, "entries", np.uint16, (LANES, BLOCK))
+    entries = words.checked(entries, "entries", np.uint16, LANES, BLOCK)
     bits = entries.astype(np.int64)
     magnitude = bits & 0x7FFF
     peak_exponent, peak = _decode(magnitude.max(axis=2))
@@ -64,8 +64,8 @@ def pack(q: np.ndarray, scale: np.ndarray, layout: str) -> np.ndarray:
 
     Raises `ValueError` for another layout, a wrong shape or type, or a significand outside 7 bits.
     """
-    q = _checked(q, "q", np.int8, (LANES, BLOCK))
-    scale = _checked(scale, "scale", np.uint8, (LANES,))
+    q = words.checked(q, "q", np.int8, LANES, BLOCK)
+    scale = words.checked(scale, "scale", np.uint8, LANES)
     if q.size and (q.min() < -64 or q.max() > 63):
         raise ValueError(f"q: {int(q.min())}..{int(q.max())} does not fit 7 signed bits (-64..63)")
     count = len(q)
@@ -85,7 +85,7 @@ def unpack(operand: np.ndarray, layout: str) -> tuple[np.ndarray, np.ndarray]:
 
     The scale bytes are read from word 0, whatever the other words hold.
     """
-    operand = _checked(operand, "operand words", np.uint32, (WORDS, 8))
+    operand = words.checked(operand, "operand words", np.uint32, WORDS, 8)
     count = len(operand)
     data = np.ascontiguousarray(operand, dtype="<u4").view(np.uint8).reshape(count, WORDS, words.WORD_BYTES)
     big_endian = data[..., ::-1]
@@ -128,11 +128,3 @@ def to_float(q: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """float64[n,4,32] values of significands and scales, for people."""
     scale = scale.astype(np.int64)
     return q * np.ldexp(1 + (scale & 7) / 8, (scale >> 3) - SCALE_BIAS)[..., None]
-
-
-def _checked(array: np.ndarray, name: str, dtype: type, tail: tuple[int, ...]) -> np.ndarray:
-    array = np.asarray(array)
-    if array.dtype != dtype or array.shape[1:] != tail:
-        wanted = ",".join(str(size) for size in tail)
-        raise ValueError(f"{name}: expected {np.dtype(dtype)}[n,{wanted}], got {array.dtype}{list(array.shape)}")
-    return array

@@ -29,7 +29,9 @@ class Reduction(IntEnum):
     ALL = 7
 
 
-def reduce(kind: Reduction | int, a: np.ndarray, b: np.ndarray | None = None, *, exp2_wrap: bool = False):
+def reduce(
+    kind: Reduction | int, a: np.ndarray, b: np.ndarray | None = None, *, exp2_wrap: bool = False
+) -> tuple[int, np.ndarray | None]:
     """Reduce the active elements `a` (and `b` for SUMSQ and DOT, which are both the sum of a*b).
 
     `a`, `b` are uint32[n] E8M15 words, n = VL, a multiple of 16 up to 128. Returns (value, leaves): the word

@@ -59,6 +59,15 @@ def from_halves(halves: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(halves, dtype="<u2").view("<u4").astype(np.uint32)
 
 
+def checked(array: np.ndarray, name: str, dtype: type, *tail: int) -> np.ndarray:
+    """`array` when it is `dtype[n,*tail]`; otherwise `ValueError` naming what it is and what was expected."""
+    array = np.asarray(array)
+    if array.dtype != dtype or array.shape[1:] != tail or not array.ndim:
+        wanted = ",".join(str(size) for size in ("n", *tail))
+        raise ValueError(f"{name}: expected {np.dtype(dtype)}[{wanted}], got {array.dtype}{list(array.shape)}")
+    return array
+
+
 def _from_bytes(data, size: int) -> np.ndarray:
     if len(data) % (4 * size):
         raise ValueError(f"{len(data)} bytes are not whole words of {4 * size} bytes")
