@@ -85,7 +85,7 @@ def _pack_nodes(streams, nodes, depths, staging: int) -> list[list[Window]]:
     for key in sorted(streams):
         queues.setdefault(nodes[key], []).extend((key, payload) for payload in streams[key])
     rounds = []
-    for group in _groups(queues, depths):
+    for group in _groups(queues, depths, staging):
         count = math.ceil(sum(len(queues[n]) for n in group) / staging)
         while sum(math.ceil(len(queues[n]) / count) for n in group) > staging:
             count += 1
@@ -100,10 +100,10 @@ def _pack_nodes(streams, nodes, depths, staging: int) -> list[list[Window]]:
     return rounds
 
 
-def _groups(queues: Mapping[int, list[Item]], depths: Mapping[int, int]) -> list[list[int]]:
-    """Nodes that can share a round: by commands (an await for the node and one for its receiver) and by credit."""
+def _groups(queues: Mapping[int, list[Item]], depths: Mapping[int, int], staging: int) -> list[list[int]]:
+    """Nodes that can share a round: by commands (an await for the node and one for its receiver), credit, staging."""
     most = (COMMANDS - ROUND_COMMANDS) // (KICK_COMMANDS + 2 * AWAIT_COMMANDS)
-    most = min(most, min(depths[n] for n in queues) - 1)
+    most = min(most, min(depths[n] for n in queues) - 1, staging)
     return _cut(list(queues), most)
 
 

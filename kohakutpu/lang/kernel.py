@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from .extents import Expr, Extents, Name, names_in, resolve
 from .recorder import Recorder, active
@@ -238,6 +240,16 @@ def kernel(function: Callable) -> Kernel:
     return Kernel(function)
 
 
+def _module_of_file(where: str) -> ModuleType:
+    path = Path(where).resolve(strict=True)
+    name = f"_kernel_file_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 def load(reference: str) -> Kernel:
     """The kernel that `module:function` or `path.py:function` names.
 
@@ -246,25 +258,16 @@ def load(reference: str) -> Kernel:
     where, colon, name = reference.rpartition(":")
     if not colon or not where or not name:
         raise KernelError(f"{reference!r} is not of the form module:function or path.py:function")
-    if where.endswith(".py"):
-        path = Path(where)
-        if not path.is_file():
-            raise KernelError(f"{reference}: there is no file {where}")
-        module_name = f"_kernel_file_{abs(hash(str(path.resolve())))}"
-        spec = importlib.util.spec_from_file_location(module_name, path)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module
-        try:
-            spec.loader.exec_module(module)
-        except KernelError:
-            raise
-        except Exception as error:
-            raise KernelError(f"{reference}: {where} failed to load: {type(error).__name__}: {error}") from error
-    else:
-        try:
-            module = importlib.import_module(where)
-        except ModuleNotFoundError as error:
-            raise KernelError(f"{reference}: there is no module {error.name}") from error
+    try:
+        module = _module_of_file(where) if where.endswith(".py") else importlib.import_module(where)
+    except FileNotFoundError as error:
+        raise KernelError(f"{reference}: there is no file {error.filename}") from error
+    except ModuleNotFoundError as error:
+        raise KernelError(f"{reference}: there is no module {error.name}") from error
+    except KernelError:
+        raise
+    except Exception as error:
+        raise KernelError(f"{reference}: {where} failed to load: {type(error).__name__}: {error}") from error
     found = getattr(module, name, None)
     if found is None:
         listed = sorted(key for key, value in vars(module).items() if isinstance(value, Kernel))

@@ -323,11 +323,10 @@ class Part(Elementwise):
         if len(set(shapes.values())) > 1:
             listed = ", ".join(f"{name} {gm}x{gn}" for name, (gm, gn) in shapes.items())
             raise KernelError(f"the accumulators of one expression must have one shape: {listed}", source)
-        if per != shapes[tiles[0].accumulator]:
+        gm, gn = shapes[tiles[0].accumulator]
+        if per != (gm, gn):
             raise KernelError(
-                f"{self.slice.buffer} is tiled {per[0]}x{per[1]} and the accumulator is {{}}x{{}}".format(
-                    *shapes[tiles[0].accumulator]
-                ),
+                f"{self.slice.buffer} is tiled {per[0]}x{per[1]} and the accumulator is {gm}x{gn}",
                 source,
             )
         for leaf in tiles:
@@ -416,8 +415,7 @@ class Tile(Elementwise):
 
 
 def tile(gm: int, gn: int, nk: int | None = None) -> Tile:
-    """An accumulator of `gm` by `gn` sub-tiles, swept `nk` blocks of 32 K at a time (default: the knob `nk`, else "
-    "2)."""
+    """An accumulator of `gm` by `gn` sub-tiles, swept `nk` blocks of 32 K at a time (the knob `nk`, else 2)."""
     source = here()
     recorder = active()
     recorder.require_units("an accumulator belongs to one instance: open it inside units")
