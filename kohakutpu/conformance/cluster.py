@@ -40,13 +40,13 @@ class Signal(NamedTuple):
 class ClusterBench(Component):
     """A cluster with everything around it played by one neighbour: agent, mesh, memory port.
 
-    The neighbour answers entry reads from `memory`, one flit a cycle from `latency` cycles after the request
-    was taken, stores what is written, and keeps every flit it takes in `received` with its cycle. It refuses a
-    flit in each cycle for which `refuse` holds. `unit` gives the cluster's sizes.
+    The neighbour answers entry reads from `memory`, one flit a cycle from `latency` (at least 2) cycles after
+    the request was taken, stores what is written, and keeps every flit it takes in `received` with its cycle. It
+    refuses a flit in each cycle for which `refuse` holds. `unit` gives the cluster's sizes.
     """
 
     def __init__(self, unit: ClusterUnit, *, latency: int = 10, memory_bytes: int = 1 << 20, skip: bool = True,
-                 faults: frozenset[str] = frozenset(), refuse: Callable[[int], bool] = lambda now: False):  # fmt: skip
+                 faults: frozenset[str] = frozenset(), refuse: Callable[[int], bool] | None = None):  # fmt: skip
         engine = Engine(skip=skip)
         super().__init__(engine, "bench")
         self.cluster = Cluster(engine, "cluster0", unit, port=PORT, faults=faults)
@@ -63,14 +63,13 @@ class ClusterBench(Component):
         self._order = 0
         self._streamed = 0  # the memory port is busy until then
         self._write: list[int] = []  # address and words left of the open write
-        self._refused = False
+        if refuse is not None:
+            self.wake(0)
 
     # ---- the neighbour -----------------------------------------------------------------------------
 
     def accept(self, flit: Flit, now: int) -> bool:
-        if self.refuse(now):
-            self._refused = True
-            self.wake(now)
+        if self.refuse is not None and self.refuse(now):
             return False
         self.received.append((now, flit))
         if flit.type == FlitType.CU_SIGNAL:
@@ -96,7 +95,7 @@ class ClusterBench(Component):
             self._write = [request.addr, request.len + 1]
         elif flit.type == FlitType.MEM_WR_DATA:
             address, left = self._write
-            self.memory[address : address + words.WORD_BYTES] = np.frombuffer(flit.payload.to_bytes(32, "little"), np.uint8)
+            self.write(address, words.from_int(flit.payload))
             self._write = [address + words.WORD_BYTES, left - 1]
 
     def entries(self, address: int, count: int, quant: int, layout: str) -> np.ndarray:
@@ -109,17 +108,19 @@ class ClusterBench(Component):
         return mxfp7.pack(*mxfp7.quantise(halves), layout)
 
     def step(self, now: int) -> int:
-        if self._refused:
-            self._refused = False
-            self.cluster.out.retry()
+        following = NEVER
+        if self.refuse is not None:
+            following = now + 1
+            if not self.refuse(following):
+                self.cluster.out.retry()
         if not self._queue:
-            return NEVER
+            return following
         due = self._queue[0][0]
         if due > now:
-            return due
+            return min(due, following)
         if self.out.flit is not None:
             self.out.wanted = True
-            return NEVER
+            return following
         self.out.send(heapq.heappop(self._queue)[2])
         return now + 1
 
@@ -219,9 +220,8 @@ class Case:
         """Operand words uint32[n,4,8] of one side."""
         groups = self.gm if side == "A" else self.gn
         q = self.A_q if side == "A" else np.ascontiguousarray(self.B_q.T)
-        scales = entry_scales = self.A_s if side == "A" else self.B_s
-        entry_scales = scales_of(scales, groups, chunk, self.nk)
-        return mxfp7.pack(entries_of(q, groups, chunk, self.nk), entry_scales, side)
+        scales = self.A_s if side == "A" else self.B_s
+        return mxfp7.pack(entries_of(q, groups, chunk, self.nk), scales_of(scales, groups, chunk, self.nk), side)
 
     def source(self, side: str, chunk: int) -> np.ndarray:
         """FP16 entries uint16[n,4,32] of one side."""
@@ -243,12 +243,12 @@ def run_case(case: Case, fp16: Tally, raw: Tally) -> None:
             for side, groups, at in ((isa.Side.A, case.gm, A_AT), (isa.Side.B, case.gn, B_AT)):
                 source = case.source if case.fp16 else case.packed
                 bench.write(at, source(side.name, chunk))
-                bench.instruct(isa.FILL.encode(addr=at, n=groups * case.nk, sel=side, preq=int(not case.fp16), fbank=bank))
+                preq = int(not case.fp16)
+                bench.instruct(isa.FILL.encode(addr=at, n=groups * case.nk, sel=side, preq=preq, fbank=bank))
             done += 2
         bench.run(done, answers)
-        bench.instruct(
-            isa.GEMM.encode(gm=case.gm, gn=case.gn, nk=case.nk, anchor=case.anchor, acc=int(chunk > 0), abank=bank, bbank=bank)
-        )
+        shape = {"gm": case.gm, "gn": case.gn, "nk": case.nk, "anchor": case.anchor}
+        bench.instruct(isa.GEMM.encode(**shape, acc=int(chunk > 0), abank=bank, bbank=bank))
         bench.instruct(isa.DRAIN.encode(addr=C_AT, n=subtiles))
         bench.run(done := done + 2, answers)
         sweep = bench.cluster.sweep
@@ -278,7 +278,8 @@ def compare(tally: Tally, where: str, ours: np.ndarray, published: np.ndarray) -
     wrong = np.argwhere(ours != published)
     if len(wrong):
         at = tuple(wrong[0])
-        tally.differ(len(wrong), f"{where}, element {tuple(map(int, at))}: {int(ours[at]):#x}, published {int(published[at]):#x}")
+        values = f"{int(ours[at]):#x}, published {int(published[at]):#x}"
+        tally.differ(len(wrong), f"{where}, element {tuple(map(int, at))}: {values}")
 
 
 def check_cluster(path: Path) -> list[Tally]:

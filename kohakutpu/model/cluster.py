@@ -32,7 +32,7 @@ FAULTS = {
     "cluster-bank-stuck": "the bank bit of FILL writes into a cluster's L1 is stuck at 0",
     "cluster-l1-bit": "one significand bit of word 0 flips in every A entry that a cluster's L1 takes",
     "cluster-tile-bit": "a fraction bit of lane 0 of sub-tile 0 flips at every accumulation of a cluster",
-    "cluster-pacing": "a cluster does not pace sweeps of fewer than 5 sub-tiles, and loses the earlier of two close adds",
+    "cluster-pacing": "a cluster does not pace sweeps of fewer than 5 sub-tiles: the earlier of two close adds is lost",
     "cluster-last-dropped": "the final data flit of a cluster's burst leaves with last = 0",
     "cluster-drain-ack": "node drains of a cluster name no acknowledgement node, so that the answer comes back to it",
     "cluster-ack-source": "a cluster acknowledges a burst to its source, whatever node the descriptor names",
@@ -48,7 +48,8 @@ class Cluster(Endpoint):
     `unit` gives its sizes. Memories are zero at configuration: a tile that no LOAD has opened reads as zero.
     """
 
-    def __init__(self, engine: Engine, name: str, unit: ClusterUnit, *, port: int, faults: frozenset[str] = frozenset()):
+    def __init__(self, engine: Engine, name: str, unit: ClusterUnit, *, port: int,
+                 faults: frozenset[str] = frozenset()):  # fmt: skip
         super().__init__(
             engine, name, node=unit.node, unit_type=UnitType.CLUSTER, version=VERSION, buffers=CAPS_BUFFERS,
             inst_depth=unit.inst_depth, recv_depth=unit.recv_depth,
@@ -114,18 +115,19 @@ class Cluster(Endpoint):
         filling = not idle and self.inst_word.op == Op.FILL
         requesting = self.request is not None
         answering = self.receiver.acknowledge is not None
-        outstanding = self.writer.outstanding
-        active = self._output(now)
+        outstanding, clear = self.writer.outstanding, self.writer.idle
+        ready = self.writer.next_flit(now)
+        active = self._output(now, ready)
         active |= self._issue(now, outstanding)
         following = NEVER
         if not idle:
-            following = self._sequence(now, requesting)
+            following = self._sequence(now, requesting, clear)
             active |= self.inst_word is None
         elif self.instruction(now) is not None:
             self._take(now)
             active = True
         active |= self._receive(now, filling, requesting, answering)
-        if active:
+        if active or (not ready and self.writer.next_flit(now)):
             return now + 1
         if self.receiver.state is Burst.PEER_WAIT:
             following = min(following, self._peer_settled())
@@ -138,10 +140,10 @@ class Cluster(Endpoint):
             following = min(following, writer.visible[0])
         return following
 
-    def _output(self, now: int) -> bool:
+    def _output(self, now: int, ready: bool) -> bool:
         """Load the output register: acknowledgement, then FILL request, then the drain."""
         receiver, writer = self.receiver, self.writer
-        if receiver.acknowledge is None and self.request is None and not writer.next_flit(now):
+        if receiver.acknowledge is None and self.request is None and not ready:
             return False
         if not self.may_send:
             self.wait_to_send()
@@ -177,15 +179,18 @@ class Cluster(Endpoint):
         if inst.op == Op.FILL and inst.n <= FILL_LIMIT and leads:
             self.request = self._fill_request(inst)
 
-    def _sequence(self, now: int, requesting: bool) -> int:
-        """Start or retire the instruction in the register; returns when to look again (NEVER: on the next change)."""
+    def _sequence(self, now: int, requesting: bool, clear: bool) -> int:
+        """Start or retire the instruction in the register; returns when to look again (NEVER: on the next change).
+
+        The flags are start-of-cycle registers: a FILL request is unsent, every granule of the batch is sent.
+        """
         inst = self.inst_word
         if inst.op == Op.FILL:
             return self._fill(now, inst, requesting)
         if inst.op == Op.GEMM:
-            return self._gemm(now, inst)
+            return self._gemm(now, inst, clear)
         if inst.op == Op.DRAIN:
-            return self._fused(now, inst) if inst.fuse else self._explicit(now, inst)
+            return (self._fused if inst.fuse else self._explicit)(now, inst, clear)
         self._retire(now)
         return NEVER
 
@@ -213,12 +218,12 @@ class Cluster(Endpoint):
         )  # fmt: skip
         return Flit(self.port, self.node, FlitType.MEM_RD_REQ, inst.eoff, 1, 0, payload)
 
-    def _gemm(self, now: int, inst: Instruction) -> int:
+    def _gemm(self, now: int, inst: Instruction, clear: bool) -> int:
         batch = self.writer.batch
         if batch is not None:
             batch.bind()
         start = 0 if self.sweep is None else self.sweep.next_start
-        if now < start or self.receiver.state is Burst.PEER or (inst.emit and not self.writer.idle):
+        if now < start or self.receiver.state is Burst.PEER or (inst.emit and not clear):
             return start if start > now else NEVER
         if self.sweep is not None:
             self.sweep.evaluate(self.sweep.issues)
@@ -234,15 +239,15 @@ class Cluster(Endpoint):
         self._retire(now, counted=True)
         return NEVER
 
-    def _explicit(self, now: int, inst: Instruction) -> int:
+    def _explicit(self, now: int, inst: Instruction, clear: bool) -> int:
         """A DRAIN that issues its own commands: starts when the accumulator is free, retires when all has left."""
         writer = self.writer
         if self.draining:
-            return self._all_left(now, fault=False)
+            return self._all_left(now, clear, fault=False)
         if writer.batch is not None:
             writer.batch.bind()
         start = max(self.sweep.settled if self.sweep else 0, self.peer_command + REUSE_MIN - 1)
-        if now < start or self.receiver.state is Burst.PEER or not writer.idle:
+        if now < start or self.receiver.state is Burst.PEER or not clear:
             return start if start > now else NEVER
         if self.sweep is not None:
             self.sweep.evaluate(self.sweep.issues)
@@ -252,19 +257,19 @@ class Cluster(Endpoint):
         writer.batch = Batch(len(words), lambda index, _: words[index], self._destination(inst), fused=False)
         return NEVER
 
-    def _fused(self, now: int, inst: Instruction) -> int:
+    def _fused(self, now: int, inst: Instruction, clear: bool) -> int:
         """A DRAIN that only waits: it binds the emitting GEMM's batch to its own destination and sees it leave."""
         batch = self.writer.batch
         if batch is None or not batch.fused or batch.total != max(inst.n, 1):
             if batch is not None:
                 batch.bind()
-            return self._all_left(now, fault=True)
+            return self._all_left(now, clear, fault=True)
         batch.bind(self._destination(inst))
-        return self._all_left(now, fault=False)
+        return self._all_left(now, clear, fault=False)
 
-    def _all_left(self, now: int, *, fault: bool) -> int:
+    def _all_left(self, now: int, clear: bool, *, fault: bool) -> int:
         """Retire a DRAIN once every granule is sent and the last flit has left the output register."""
-        if self.writer.idle:
+        if clear:
             if self.out.flit is None or self.out.flit is not self.writer.sent:
                 self._retire(now, fault=fault, counted=True)
             else:
