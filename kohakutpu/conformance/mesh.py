@@ -8,7 +8,6 @@ count, CU_CTRL counters and the traffic between the vector core and the memory p
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -184,16 +183,6 @@ def check_mesh(path: Path) -> list[Tally]:
     return [memory, flits]
 
 
-def links_machine():
-    """mm_mesh as `mesh_links.npz` was recorded: 512 entries a side, 512 sub-tiles, 64-deep instruction FIFOs."""
-    machine = load("mm_mesh")
-    clusters = tuple(
-        dataclasses.replace(unit, a_entries=512, b_entries=512, tiles=512, inst_depth=64) for unit in machine.clusters
-    )
-    vectors = tuple(dataclasses.replace(unit, inst_depth=64) for unit in machine.vectors)
-    return dataclasses.replace(machine, clusters=clusters, vectors=vectors)
-
-
 def check_mesh_links(path: Path) -> list[Tally]:
     """The runs of `mesh_links.npz`: memory words of all, and every flit on every link of those that bind there."""
     data = np.load(path)
@@ -201,7 +190,7 @@ def check_mesh_links(path: Path) -> list[Tally]:
     timing = sum(bool(data[f"r{i:02d}_timing"]) for i in range(count))
     memory = Tally(path.name, f"{count} link-level runs, memory", "words")
     flits = Tally(path.name, f"{count - timing} link-level runs, every link ({timing} more bind in memory only)", "flits")
-    machine = links_machine()
+    machine = load("mm_mesh_links")
     for index in range(count):
         run = {key: data[f"r{index:02d}_{key}"] for key in
                ("name", "flits", "link", "mem_before", "mem_after", "gates", "errata", "timing")}  # fmt: skip

@@ -23,6 +23,12 @@ from .model_transport import ModelTransport
 WORD_BYTES = 32
 
 
+class MachineComplaint(RuntimeError):
+    """The machine finished, but dropped or refused something on the way: its results are not to be trusted."""
+
+    exit_status = 1
+
+
 @dataclass
 class ModelRun:
     """A `Run` on the cycle models with what the machine counted meanwhile.
@@ -73,14 +79,18 @@ def run_model(artifact: Artifact, machine: Machine, operands: Mapping[str, np.nd
         with system.record(trace):
             run = loader.run(artifact, operands)
     traffic = system.traffic()
+    if system.memory_agent.refused or traffic.vanished:
+        lost = [f"{traffic.vanished} flits were sent to empty sites"] if traffic.vanished else []
+        raise MachineComplaint("; ".join([*lost, *system.memory_agent.notes]))
+    ports = system.memory_agent.channels[: len(system.ports)]
     names = node_names(machine)
     return ModelRun(
         run=run,
         cycles=int(run.elapsed),
         flits={names[at]: {type_name(kind): n for kind, n in kinds.items()} for at, kinds in traffic.sent.items() if kinds},
         hops=traffic.hops,
-        dram_read=WORD_BYTES * sum(port.memory.words_read for port in system.ports),
-        dram_written=WORD_BYTES * sum(port.memory.words_written for port in system.ports),
+        dram_read=WORD_BYTES * sum(channel.words_read for channel in ports),
+        dram_written=WORD_BYTES * sum(channel.words_written for channel in ports),
         host_accesses=system.host.accesses,
         steps=system.engine.steps,
     )

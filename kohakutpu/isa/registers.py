@@ -103,7 +103,7 @@ SIG_DONE = _register(
 AUX_STAT = _register("AUX_STAT", 0x0078, Access.RO, "mover state and memory traffic", [
     field("moves", 63, 40, "moves done"),
     field("reads", 39, 24, "memory reads of all ports, wraps"),
-    field("writes", 23, 8, "memory writes of all ports, wraps"),
+    field("writes", 23, 8, "32-byte words written and acknowledged, all ports, wraps"),
     field("fault", 7, 4, "mover fault"),
     field("busy", 0, 0, "mover busy"),
 ])  # fmt: skip

@@ -62,7 +62,7 @@ class MemoryEngine:
 
     @property
     def writes(self) -> int:
-        """Write bursts issued since reset."""
+        """Words in memory and acknowledged since reset: what a host waits for before it reads a result."""
         return self.write_path.served
 
     def accept(self, flit: Flit, now: int) -> bool:

@@ -46,7 +46,7 @@ class WritePath:
         self.channel = channel
         self.node = node
         self.queue = Fifo(depth)
-        self.served = 0
+        self.served = 0  # words acknowledged
         self.orphans = 0  # data flits that no open write claimed
         self.next_at = NEVER
         self.idle_until = NEVER
@@ -94,7 +94,6 @@ class WritePath:
                 self._faults.remove("memory-write-lost")
                 data = channel.memory.sample(now, slot.address, len(data))
             response = channel.write(now + 1, slot.address, data)
-            self.served += 1
         self._ready.pop(now)
         self._acks.append((response + 1, slot))
         self.next_at = self._acks[0][0]
@@ -162,6 +161,8 @@ class WritePath:
         """The next acknowledgement, on its way into the output register; its slot is free from the next cycle."""
         _, slot = self._acks.popleft()
         self.next_at = self._acks[0][0] if self._acks else NEVER
+        if not slot.void:
+            self.served += slot.beats
         heappush(self._free, slot.index)
         if self._starved:
             self.idle_until = now + 1

@@ -1,0 +1,127 @@
+"""Run a kernel on the cycle models and compare with the reference interpreter, or interpret it alone.
+
+Exit status: 0 byte-equal, 1 a difference, 2 refused, 4 the machine stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+
+from kohakutpu.compiler import compile_kernel
+from kohakutpu.host.compare import compare, digest
+from kohakutpu.host.simulate import run_model, run_reference
+from kohakutpu.lang.kernel import Kernel
+from kohakutpu.machine import load
+from kohakutpu.model import faults
+
+from .kernel_options import (
+    ArgumentError, kernel_arguments, kernel_of, knobs_of, options_of, pairs, read_array, shapes_of,
+)  # fmt: skip
+from .output import write_atomically
+from .progress import rounds
+from .report import print_comparisons, print_machine
+
+HELP = "run a kernel and compare with its meaning"
+ENGINES = ("model", "reference")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    kernel_arguments(parser)
+    parser.add_argument("--engine", choices=ENGINES, default="model", help="what runs it (default model)")
+    parser.add_argument("--in", action="append", default=[], dest="inputs", metavar="x=x.npy", help="an operand (repeatable)")
+    parser.add_argument("--random", type=int, metavar="SEED", help="normal operands of the given --shape, deviation 0.3")
+    parser.add_argument("--out", action="append", default=[], metavar="y=y.npy", help="write a result (repeatable)")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write what was measured and compared, as JSON")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write every accepted flit")
+    parser.add_argument("--fault", action="append", default=[], metavar="NAME", help="inject a fault (repeatable)")
+    parser.add_argument("--list-faults", action=ListFaults, help="print the injectable faults and exit")
+    parser.add_argument("--no-skip", action="store_true", help="visit every block in every cycle (slow, same cycles)")
+    parser.add_argument("--timeout", type=int, metavar="CYCLES", help="cycle budget of each wait")
+
+
+class ListFaults(argparse.Action):
+    """Prints the faults, one a line, name first, and ends."""
+
+    def __init__(self, option_strings, dest, **options):
+        super().__init__(option_strings, dest, nargs=0, **options)
+
+    def __call__(self, parser, *_):
+        width = max(map(len, faults.table()))
+        for name, meaning in faults.table().items():
+            print(f"{name:{width}}  {meaning}")
+        parser.exit(0)
+
+
+def operands_of(kernel: Kernel, args: argparse.Namespace) -> dict[str, np.ndarray]:
+    """The operands: files, or random ones of the given shapes. Refuses a mixture and a missing operand."""
+    files = pairs(args.inputs, "--in", "name=file.npy")
+    names = [port.name for port in kernel.inputs]
+    unknown = sorted((files.keys() | shapes_of(args).keys()) - set(names))
+    if unknown:
+        raise ArgumentError(f"{kernel.name} has no operand {', '.join(unknown)}; it has {', '.join(names)}")
+    if args.random is None:
+        missing = [name for name in names if name not in files]
+        if missing:
+            raise ArgumentError(f"no value for {', '.join(missing)}: give --in {missing[0]}=file.npy, or --random and --shape")
+        arrays = {name: read_array(name, files[name]) for name in names}
+        for name, shape in shapes_of(args).items():
+            if arrays[name].shape != shape:
+                raise ArgumentError(f"--shape {name}={'x'.join(map(str, shape))}, but {files[name]} has {arrays[name].shape}")
+        return arrays
+    if files:
+        raise ArgumentError("--random makes every operand: it does not go with --in")
+    shapes = shapes_of(args)
+    kernel.solve(shapes)
+    random = np.random.default_rng(args.random)
+    return {name: random.normal(0, 0.3, shapes[name]).astype(np.float16) for name in names}
+
+
+def write_outputs(targets: dict[str, str], outputs: dict[str, np.ndarray]) -> None:
+    for name, path in targets.items():
+        buffer = io.BytesIO()
+        np.save(buffer, outputs[name].view(np.float16))
+        write_atomically(Path(path), buffer.getvalue())
+
+
+def main(args: argparse.Namespace) -> int:
+    kernel, machine, knobs = kernel_of(args), load(args.machine), knobs_of(args)
+    targets = pairs(args.out, "--out", "name=file.npy")
+    unknown = sorted(targets.keys() - {port.name for port in kernel.outputs})
+    if unknown:
+        raise ArgumentError(f"{kernel.name} has no output {', '.join(unknown)}; it has {', '.join(p.name for p in kernel.outputs)}")
+    operands = operands_of(kernel, args)
+    if args.engine == "reference":
+        for name, given in (("--trace", args.trace), ("--fault", args.fault)):
+            if given:
+                raise ArgumentError(f"{name} needs a machine that runs: it does not go with --engine reference")
+        image = run_reference(kernel, knobs, operands, machine, constants=args.constants)
+        for name, value in image.outputs.items():
+            print(f"{name}: {2 * value.size} bytes, sha256 {digest(value)}")
+        write_outputs(targets, dict(image.outputs))
+        if args.report:
+            record = {"engine": "reference", "outputs": {n: {"bytes": 2 * v.size, "sha256": digest(v)} for n, v in image.outputs.items()}}
+            write_atomically(args.report, (json.dumps(record, indent=1) + "\n").encode())
+        return 0
+    artifact = compile_kernel(kernel, machine, {n: a.shape for n, a in operands.items()}, knobs, options_of(args))
+    with rounds(kernel.name) as progress:
+        result = run_model(
+            artifact, machine, operands, faults=args.fault, skip=not args.no_skip, trace=args.trace, progress=progress,
+            timeout=args.timeout,
+        )  # fmt: skip
+    image = run_reference(kernel, knobs, operands, machine, constants=args.constants)
+    rows = compare(artifact, image.outputs, result.run.outputs)
+    print_machine(artifact, result)
+    equal = print_comparisons(rows)
+    write_outputs(targets, dict(result.run.outputs))
+    if args.report:
+        record = {
+            "engine": "model", "kernel": artifact.kernel, "machine": machine.name, "artifact": artifact.digest,
+            "faults": sorted(args.fault), **result.to_dict(), "buffers": [row.to_dict() for row in rows], "byte_equal": equal,
+        }  # fmt: skip
+        write_atomically(args.report, (json.dumps(record, indent=1) + "\n").encode())
+    return 0 if equal else 1

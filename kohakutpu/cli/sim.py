@@ -1,0 +1,60 @@
+"""Compile the example kernels, run them on a machine's cycle models and hold the results against their meaning.
+
+On a machine with clusters and vector cores: the fused `linear_silu` (32x64 @ 32x64, gm = gn = 8) and its staged
+twin. On one without vector cores the plain matrix product, since an epilogue has nowhere to run.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from kohakutpu.compiler import compile_kernel
+from kohakutpu.host.compare import compare
+from kohakutpu.host.simulate import run_model, run_reference
+from kohakutpu.lang.kernel import load as load_kernel
+from kohakutpu.machine import Machine, load
+
+from .kernel_options import DEFAULT_MACHINE, ArgumentError, read_array
+from .progress import rounds
+from .report import print_comparisons, print_machine
+
+HELP = "the example kernels on a machine, compared with their meaning"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples" / "linear_silu"
+LINEAR = "kohakutpu.kernels.linear"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--machine", default=DEFAULT_MACHINE, metavar="M", help=f"default {DEFAULT_MACHINE}")
+    parser.add_argument("--fault", action="append", default=[], metavar="NAME", help="inject a fault (`run --list-faults`)")
+
+
+def cases(machine: Machine) -> list[tuple[str, str, dict[str, object], dict[str, str]]]:
+    """(title, kernel, knobs, operand files) of what this machine can run."""
+    tile = {"gm": 8, "gn": 8}
+    if machine.clusters and machine.vectors:
+        files = {"x": "x.npy", "w": "w.npy"}
+        kernel = f"{LINEAR}:linear_silu"
+        return [("fused", kernel, tile, files), ("staged", kernel, {**tile, "fuse": False}, files)]
+    if machine.clusters:
+        print(f"{machine.name} has no vector core: running the plain matrix product")
+        return [("plain", f"{LINEAR}:matmul", tile, {"a": "x.npy", "b": "w.npy"})]
+    raise ArgumentError(f"{machine.name} has no cluster: the example kernels are matrix products")
+
+
+def main(args: argparse.Namespace) -> int:
+    machine = load(args.machine)
+    machine.require_mesh()
+    equal = True
+    for title, reference, knobs, files in cases(machine):
+        kernel = load_kernel(reference)
+        operands = {name: read_array(name, str(EXAMPLES / file)) for name, file in files.items()}
+        artifact = compile_kernel(kernel, machine, {n: a.shape for n, a in operands.items()}, knobs)
+        with rounds(f"{title} {kernel.name}") as progress:
+            result = run_model(artifact, machine, operands, faults=args.fault, progress=progress)
+        image = run_reference(kernel, knobs, operands, machine)
+        print(f"{title}:", end=" ")
+        print_machine(artifact, result)
+        equal &= print_comparisons(compare(artifact, image.outputs, result.run.outputs))
+    return 0 if equal else 1
