@@ -1,6 +1,6 @@
 """The recorded instruction streams of linear_silu (`flits/*.txt`) against what the compiler makes of it.
 
-The file's header names the shape, the knobs, the coordinates and the addresses; the kernel is compiled for exactly those.
+The file's header names the shape, the knobs, the coordinates and the addresses; the kernel is compiled for those.
 """
 
 from __future__ import annotations
@@ -58,12 +58,8 @@ def read(path: Path) -> Recording:
     size = _found(r"^# M=.*$", text, "shape", path).group(0)
     numbers = {name: int(value) for name, value in re.findall(r"\b(M|K|N|gm|gn|nk)=(\d+)", size)}
     shapes = {name: (int(r), int(c)) for name, r, c in re.findall(rf"\b(x|w){PAIR}", size)}
-    clusters, vectors, agent, staging, depth = _found(
-        r"MG coords (.*); VC coords (.*); agent (.*); stage_flits (\d+); inst_depth (\d+)",
-        head["machine"],
-        "coordinates",
-        path,
-    ).groups()
+    pattern = r"MG coords (.*); VC coords (.*); agent (.*); stage_flits (\d+); inst_depth (\d+)"
+    clusters, vectors, agent, staging, depth = _found(pattern, head["machine"], "coordinates", path).groups()
     machine = Machine(
         name=path.stem, nx=2, ny=2, agent=Agent(*_pairs(agent)[0], own_endpoint=True), ports=(MemoryPort(0, 1),),
         clusters=tuple(ClusterUnit(*at, a_entries=512, b_entries=512, inst_depth=int(depth)) for at in _pairs(clusters)),

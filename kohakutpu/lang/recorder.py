@@ -58,6 +58,8 @@ class Recorder:
         self._bodies[-1].append(node)
 
     def require_top(self, message: str) -> None:
+        if self.broken is not None:
+            raise self.broken
         if self._in_units or len(self._bodies) > 1:
             raise KernelError(message, here())
 

@@ -1,0 +1,180 @@
+"""Declaring kernels, binding shapes, finding kernels by name."""
+
+import pytest
+
+from kohakutpu import lang as L
+from kohakutpu.kernels.linear import linear_bias, linear_silu, matmul
+from kohakutpu.lang import KernelError, dims, kernel
+from kohakutpu.lang.trace import ELEMENTS
+
+M, K, N = dims("M, K, N")
+
+
+def declared(**ports):
+    """A kernel with these parameters and an empty body."""
+    parameters = ", ".join(f"{name}=_{name}" for name in ports)
+    space = {f"_{name}": value for name, value in ports.items()}
+    exec(f"def made({parameters}): pass", space)  # a signature is what is under test
+    return kernel(space["made"])
+
+
+def test_ports_and_knobs_come_from_the_signature():
+    assert [port.name for port in linear_silu.inputs] == ["x", "w"]
+    assert [port.name for port in linear_silu.outputs] == ["y"]
+    assert linear_silu.knobs == {"gm": 8, "gn": 8, "nk": 2, "fuse": True}
+    assert linear_silu.ports["x"].batched and not linear_silu.ports["w"].batched
+
+
+@pytest.mark.parametrize(
+    "ports, reason",
+    [
+        ({"y": L.Out(M)}, "no L.In port"),
+        ({"x": L.In(M)}, "no L.Out port"),
+        ({"x": L.In(), "y": L.Out(M)}, "x: a buffer needs a shape"),
+        ({"x": L.In(M, K, N), "y": L.Out(M)}, "x: 3 axes; a buffer has one or two"),
+        ({"x": L.In("M"), "y": L.Out(M)}, "x: an axis is a dim"),
+        ({"x": L.In(0), "y": L.Out(M)}, "x: an axis of 0 elements"),
+        ({"x": L.In(..., M), "z": L.In(...), "y": L.Out(..., M)}, "mixes ports"),
+        ({"x": L.In(...), "w": L.In(M), "y": L.Out(...)}, "when one port is `...` alone, all are"),
+        ({"x": L.In(M), "y": L.Out(..., M)}, "an output has `...` and no operand fixes it"),
+        ({"x": L.In(..., M), "y": L.Out(M)}, "an output without `...` in a batched kernel"),
+    ],
+)
+def test_bad_declarations_are_refused(ports, reason):
+    with pytest.raises(KernelError, match=reason):
+        declared(**ports)
+
+
+def test_a_parameter_needs_a_default():
+    with pytest.raises(KernelError, match="scale needs a default"):
+        kernel(lambda x=L.In(M), y=L.Out(M), *, scale: None)
+    with pytest.raises(KernelError, match="neither a port nor a knob"):
+        kernel(lambda x=L.In(M), y=L.Out(M), *rest: None)
+
+
+def test_a_kernel_is_not_called():
+    with pytest.raises(KernelError, match="it is not called"):
+        matmul(1, 2)
+
+
+# ---- shapes ----------------------------------------------------------------------------------------------
+
+
+def test_solving_extents():
+    extents = linear_silu.solve({"x": (2, 3, 32, 64), "w": (48, 64)})
+    assert extents.dims == {"M": 32, "K": 64, "N": 48} and extents.lead == (2, 3)
+    assert linear_silu.ports["y"].logical_shape(extents) == (2, 3, 32, 48)
+    assert linear_silu.ports["w"].logical_shape(extents) == (48, 64)
+    assert linear_silu.ports["y"].copies(extents) == 6 and linear_silu.ports["w"].copies(extents) == 1
+
+
+def test_whole_array_ports():
+    made = declared(x=L.In(...), y=L.Out(...))
+    extents = made.solve({"x": (2, 3, 5)})
+    assert extents.dims == {ELEMENTS: 30}
+    assert made.ports["y"].logical_shape(extents) == (2, 3, 5) and made.ports["y"].element_shape(extents) == (30,)
+
+
+@pytest.mark.parametrize(
+    "shapes, reason",
+    [
+        ({"x": (4, 64), "w": (4, 64), "v": (1,)}, "no operand 'v'; it has x, w, b"),
+        ({"x": (4, 64), "w": (4, 64), "b": (4,), "y": (4, 4)}, "y is an output"),
+        ({"x": (4, 64), "b": (4,)}, "no shape for w"),
+        ({"x": (64,), "w": (4, 64), "b": (4,)}, r"x\(\.\.\., M, K\) cannot have shape \(64,\)"),
+        ({"x": (4, 64), "w": (1, 4, 64), "b": (4,)}, r"w\(N, K\) cannot have shape"),
+        ({"x": (4, 64), "w": (4, 32), "b": (4,)}, "K is 64 for one operand and 32 for w"),
+        ({"x": (4, 0), "w": (4, 0), "b": (4,)}, "every axis is an integer of at least 1"),
+        ({"x": (4, 64), "w": (4, 64), "b": (5,)}, "N is 4 for one operand and 5 for b"),
+    ],
+)
+def test_shapes_that_do_not_bind(shapes, reason):
+    with pytest.raises(KernelError, match=reason):
+        linear_bias.solve(shapes)
+
+
+def test_batch_axes_must_agree():
+    made = declared(x=L.In(..., M), z=L.In(..., M), y=L.Out(..., M))
+    with pytest.raises(KernelError, match=r"batch axes of z are \(3,\), others have \(2,\)"):
+        made.solve({"x": (2, 8), "z": (3, 8)})
+
+
+def test_expressions_of_dims():
+    made = declared(x=L.In(M), z=L.In(2 * M), y=L.Out(M // 3))
+    assert made.ports["y"].logical_shape(made.solve({"x": (6,), "z": (12,)})) == (2,)
+    with pytest.raises(KernelError, match=r"z has shape \(11,\), expected \(12,\)"):
+        made.solve({"x": (6,), "z": (11,)})
+    with pytest.raises(KernelError, match=r"the axis \(M // 3\) of y has 0 elements"):
+        made.solve({"x": (2,), "z": (4,)})
+    with pytest.raises(KernelError, match="no operand fixes N of y"):
+        declared(x=L.In(M), y=L.Out(N)).solve({"x": (2,)})
+
+
+# ---- knobs -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "knobs, reason",
+    [
+        ({"gx": 4}, "no knob 'gx'; it has fuse, part, gm, gn, nk"),
+        ({"fuse": 1}, "fuse is True or False, not 1"),
+        ({"part": 0}, "part: expected an integer of at least 1, got 0"),
+        ({"gm": 0}, "tiles: expected an integer of at least 1, got 0"),
+        ({"gm": 2.0}, "expected an integer of at least 1, got 2.0"),
+        ({"nk": True}, "expected an integer of at least 1, got True"),
+    ],
+)
+def test_knobs_are_checked(knobs, reason):
+    with pytest.raises(KernelError, match=reason):
+        matmul.trace(**knobs)
+
+
+def test_one_trace_a_setting():
+    assert matmul.trace(gm=4) is matmul.trace(gm=4) and matmul.trace(gm=4) is not matmul.trace(gm=2)
+    assert matmul.trace(gm=4).knobs["gm"] == 4 and matmul.trace(fuse=False).fuse is False
+
+
+# ---- by name ---------------------------------------------------------------------------------------------
+
+SOURCE = """
+from kohakutpu import lang as L
+from kohakutpu.lang import dims, kernel
+M = dims("M")
+@kernel
+def double(x=L.In(M), y=L.Out(M)):
+    y <<= x * 2
+number = 3
+"""
+
+
+def test_load_from_a_module_and_a_file(tmp_path):
+    assert L.load("kohakutpu.kernels.linear:matmul") is matmul
+    path = tmp_path / "mine.py"
+    path.write_text(SOURCE)
+    found = L.load(f"{path}:double")
+    assert found.name == "double" and found.trace().statements[0].source.line == 7
+    assert found.trace().statements[0].source.short == "mine.py:7"
+    assert found.trace().statements[0].source.text == "y <<= x * 2"
+
+
+@pytest.mark.parametrize(
+    "reference, reason",
+    [
+        ("matmul", "not of the form module:function"),
+        (":matmul", "not of the form"),
+        ("kohakutpu.kernels.nowhere:matmul", "no module kohakutpu.kernels.nowhere"),
+        ("kohakutpu.kernels.linear:nothing", "has no nothing; its kernels are geglu, linear_add"),
+        ("kohakutpu.kernels.linear:M", "M is a Name, not a kernel"),
+        ("nowhere.py:matmul", "no file .*nowhere.py"),
+    ],
+)
+def test_bad_references_are_refused(reference, reason):
+    with pytest.raises(KernelError, match=reason):
+        L.load(reference)
+
+
+def test_a_file_that_fails_says_so(tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text("1 / 0\n")
+    with pytest.raises(KernelError, match="failed to load: ZeroDivisionError"):
+        L.load(f"{path}:anything")
