@@ -102,6 +102,8 @@ class Memory:
 
     def why_not(self, address: int) -> str:
         """What an address outside the memory names instead."""
+        if address < 0:
+            return "addresses are not negative"
         if APERTURE_ADDRESS.get(address, "special"):
             index, mesh = APERTURE_ADDRESS.get(address, "aperture"), APERTURE_ADDRESS.get(address, "mesh")
             known = f" ({Aperture(index).name})" if index in Aperture._value2member_map_ else ""

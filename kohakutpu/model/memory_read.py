@@ -105,7 +105,8 @@ class Run:
         """The next entry, whole; its first word can leave in cycle `visible` and the others behind it."""
         txn = (self.txn + self.entry) & 255
         last = self.words - 1
-        self._copied = [Flit(self.source, node, RESPONSE, txn, int(k == last), k, value) for k, value in enumerate(data)]
+        for k, value in enumerate(data):
+            self._copied.append(Flit(self.source, node, RESPONSE, txn, int(k == last), 0 if self.plain else k, value))
         self.responses.extend((visible, flit, NOTHING) for flit in self._copied)
         self._end_entry(frees)
 
