@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from kohakutpu import errata
@@ -41,3 +44,10 @@ def test_identifiers_are_taken_one_by_one_or_together():
 def test_an_unknown_identifier_is_refused_with_the_closest(given, words):
     with pytest.raises(errata.UnknownErratum, match=words):
         errata.parse(given)
+
+
+def test_every_reproducible_one_is_switched_on_somewhere():
+    package = Path(errata.__file__).parent
+    sources = [p.read_text() for p in package.rglob("*.py") if p.name != "errata.py"]
+    asked = {i for i in errata.REGISTRY if any(re.search(rf'"{i}" (not )?in [\w.]*errata', s) for s in sources)}
+    assert asked == errata.PUBLISHED
