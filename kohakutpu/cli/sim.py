@@ -57,4 +57,6 @@ def main(args: argparse.Namespace) -> int:
         print(f"{title}:", end=" ")
         print_machine(artifact, result)
         equal &= print_comparisons(compare(artifact, image.outputs, result.run.outputs))
+    if args.fault and equal:
+        print(f"fault {', '.join(args.fault)}: injected, and these kernels do not show it")
     return 0 if equal else 1

@@ -66,7 +66,7 @@ class Driver:
                 got = " ".join(f"{name}={seen[name]}" for name in want)
                 report = self.transport.diagnose()
                 raise NoAnswer(
-                    f"{what}: {register.name}[{index:#x}] still reads {got} after {limit:g} {self.transport.unit}, "
+                    f"{what}: {register.name}[{index:#x}] still reads {got} after {limit:,} {self.transport.unit}, "
                     f"wanted {wanted}" + (f"\n{report}" if report else "")
                 )
             self.transport.pause()

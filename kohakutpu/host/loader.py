@@ -103,6 +103,10 @@ class Loader:
         """
         self.driver.identify()
         self.load(artifact, operands)
+        return self.execute(artifact)
+
+    def execute(self, artifact: Artifact) -> Run:
+        """Run every round on operands that are loaded already, and read the results back."""
         start = self.transport.now
         written = self._written()
         for number, round_ in enumerate(artifact.rounds):

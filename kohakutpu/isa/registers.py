@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from functools import lru_cache
 
 from .fields import EncodingError, Field, Layout, field
 from .flit import FLIT_WIDTH, POS_WIDTH
@@ -156,6 +157,7 @@ def stage_offset(slot: int, word: int = 0) -> int:
     return STAGE.at(slot * FLIT_WORDS + word)
 
 
+@lru_cache(maxsize=1 << 14)
 def find(offset: int, staging_flits: int = STAGING_FLITS) -> tuple[Register, int] | None:
     """The register and element index at byte `offset` of the window, or None where nothing answers.
 
