@@ -39,8 +39,10 @@ def status_of(error: Exception) -> int | None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = build_parser().parse_args(argv)
+    command = "error"
     try:
+        args = build_parser().parse_args(argv)
+        command = args.command
         return args.handler(args)
     except BrokenPipeError:
         # The reader of a pipe has gone; keep the interpreter from complaining about it on exit.
@@ -51,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
         if status is None:
             raise
         sys.stdout.flush()
-        print(f"kohakutpu {args.command}: {error}", file=sys.stderr)
+        print(f"kohakutpu {command}: {error}", file=sys.stderr)
         return status
 
 

@@ -1,0 +1,213 @@
+"""The `kohakutpu` command as a person meets it: what it prints, where it refuses, and its exit status."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kohakutpu.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
+SILU = "kohakutpu.kernels.linear:linear_silu"
+SHAPES = ["--shape", "x=32x64", "--shape", "w=32x64"]
+EXAMPLE = ["--in", f"x={ROOT}/examples/linear_silu/x.npy", "--in", f"w={ROOT}/examples/linear_silu/w.npy"]
+
+
+@pytest.fixture
+def call(capsys):
+    """call(*argv) -> (status, stdout, stderr)."""
+
+    def run(*argv):
+        try:
+            status = main([str(item) for item in argv])
+        except SystemExit as end:
+            status = end.code
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
+def test_the_console_script_is_installed():
+    done = subprocess.run([Path(sys.executable).parent / "kohakutpu", "machine", "list"], capture_output=True, text=True)
+    assert done.returncode == 0 and "mm_mesh" in done.stdout.split()
+
+
+def test_a_closed_pipe_is_no_error():
+    command = f"{Path(sys.executable).parent / 'kohakutpu'} run --list-faults | head -1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == "" and len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize("machine", ["mm_mesh", "quad"])
+def test_sim_is_byte_equal(call, machine):
+    status, out, _ = call("sim", "--machine", machine)
+    assert status == 0
+    assert out.count("byte-equal\n") >= 2 and "NOT" not in out
+    assert "fused: linear_silu" in out and "staged: linear_silu" in out
+    assert "2048 bytes" in out and "DRAM" in out and "cycles" in out
+
+
+def test_sim_of_a_machine_without_vector_cores_says_what_it_ran(call):
+    status, out, _ = call("sim", "--machine", "2x2_6+0")
+    assert status == 0 and "has no vector core" in out and "plain: matmul" in out
+
+
+def test_sim_refuses_a_machine_that_cannot_be_built(call):
+    status, _, err = call("sim", "--machine", "seed_case")
+    assert status == 2 and "compile-only" in err
+
+
+@pytest.mark.parametrize(
+    "fault", ["vector-alu-sign", "cluster-l1-bit", "cluster-tile-bit", "memory-read-bit", "memory-write-bit", "noc-flipped-bit"]
+)
+def test_a_flipped_bit_is_reported_with_its_place_and_cause(call, fault):
+    status, out, _ = call("sim", "--fault", fault)
+    assert status == 1 and "NOT byte-equal" in out
+    line = next(line for line in out.splitlines() if "differs at byte" in line)
+    for part in ("y differs at byte 0x", "element [", "expected ", "found ", "linear.py:", "y[i, j] <<="):
+        assert part in line
+
+
+@pytest.mark.parametrize("fault", ["vector-lost-ack", "cluster-drain-ack", "cluster-lost-completion", "orchestrator-lost-credit"])
+def test_a_lost_message_is_a_hang_with_every_nodes_state(call, fault):
+    status, _, err = call("run", SILU, *EXAMPLE, "--fault", fault, "--timeout", 20_000)
+    assert status == 4
+    for part in ("waiting for signals of node", "after 20,000 cycles", "vector0 (1, 0)", "cluster0 (2, 1)", "last signal", "credit",
+                 "last flit on each link"):  # fmt: skip
+        assert part in err
+
+
+def test_faults_are_listed_name_first(call):
+    status, out, _ = call("run", "--list-faults")
+    assert status == 0
+    names = [line.split()[0] for line in out.splitlines()]
+    assert "vector-alu-sign" in names and names == sorted(names)
+
+
+def test_an_unknown_fault_is_refused(call):
+    status, _, err = call("sim", "--fault", "vector-alu-sine")
+    assert status == 2 and "vector-alu-sign" in err
+
+
+def test_compile_forms(call, tmp_path):
+    status, summary, _ = call("compile", SILU, *SHAPES)
+    assert status == 0 and "FILL" in summary and "digest" in summary
+    status, listing, _ = call("compile", SILU, *SHAPES, "--flits")
+    assert status == 0 and "GEMM gm=8 gn=8 nk=2" in listing
+    (tmp_path / "k.asm").write_text(listing)
+    status, words, _ = call("asm", tmp_path / "k.asm")
+    assert status == 0
+    (tmp_path / "k.hex").write_text(words)
+    status, again, _ = call("disasm", tmp_path / "k.hex")
+    assert status == 0
+    (tmp_path / "k2.asm").write_text(again)
+    assert call("asm", tmp_path / "k2.asm")[1] == words
+    status, text, _ = call("compile", SILU, *SHAPES, "--json")
+    assert status == 0 and json.loads(text)["kernel"] == "linear_silu"
+
+
+def test_the_measured_case_has_the_recorded_counts(call):
+    case = ["compile", SILU, "--machine", "seed_case", *SHAPES, "--knob", "gm=4", "--knob", "gn=8", "--knob", "nk=2"]
+    _, fused, _ = call(*case, "--lowering", "published")
+    _, staged, _ = call(*case, "--lowering", "published", "--constants", "arrays", "--knob", "fuse=False")
+    assert ": 94 flits" in fused and ": 107 flits" in staged
+    assert " temp " not in fused and " constant " not in fused
+    assert " temp " in staged and "2048 B" in staged and staged.count("16384 B") == staged.count(" constant ") == 2
+    _, better, _ = call(*case)
+    _, better_staged, _ = call(*case, "--knob", "fuse=False")
+    count = lambda text: int(text.split(": ")[1].split(" flits")[0])  # noqa: E731
+    assert count(better) <= 94 and count(better_staged) <= 107
+    assert " constant " not in better_staged
+
+
+def test_run_writes_what_it_says(call, tmp_path):
+    y, report, trace = tmp_path / "y.npy", tmp_path / "r.json", tmp_path / "t.flits"
+    status, out, _ = call("run", SILU, *EXAMPLE, "--out", f"y={y}", "--report", report, "--trace", trace)
+    assert status == 0 and "byte-equal" in out
+    assert np.load(y).shape == (32, 32) and np.load(y).dtype == np.float16
+    record = json.loads(report.read_text())
+    assert record["byte_equal"] is True and record["cycles"] > 0 and record["buffers"][0]["bytes"] == 2048
+    assert trace.stat().st_size > 1000
+    status, out, _ = call("run", SILU, "--engine", "reference", *EXAMPLE, "--out", f"y={tmp_path / 'z.npy'}")
+    assert status == 0 and (np.load(tmp_path / "z.npy").view(np.uint16) == np.load(y).view(np.uint16)).all()
+
+
+def test_runs_without_skipping_take_the_same_cycles(call, tmp_path):
+    cycles = []
+    for extra in ([], ["--no-skip"]):
+        report = tmp_path / f"{len(extra)}.json"
+        assert call("run", SILU, *EXAMPLE, "--report", report, *extra)[0] == 0
+        cycles.append(json.loads(report.read_text()))
+    assert cycles[0] == cycles[1]
+
+
+@pytest.mark.parametrize(
+    "argv, reason",
+    [
+        (["run", SILU], "no value for x, w"),
+        (["run", SILU, "--random", "1", "--shape", "x=32x64"], "no shape for w"),
+        (["run", SILU, "--in", "x=absent.npy", "--in", "w=absent.npy"], "absent.npy"),
+        (["run", SILU, *EXAMPLE, "--in", "v=v.npy"], "no operand v"),
+        (["run", SILU, *EXAMPLE, "--out", "z=z.npy"], "no output z"),
+        (["run", SILU, *EXAMPLE, "--random", "1"], "does not go with --in"),
+        (["run", SILU, *EXAMPLE, "--engine", "reference", "--fault", "x"], "does not go with"),
+        (["compile", SILU, "--shape", "x=32by64"], "expected positive extents"),
+        (["compile", SILU, "--shape", "x"], "expected name=32x64"),
+        (["compile", SILU, *SHAPES, "--knob", "gmm=8"], "no knob 'gmm'"),
+        (["compile", SILU, *SHAPES, "--knob", "gm=eight"], "gm"),
+        (["compile", SILU, *SHAPES, "--machine", "mm_mish"], "mm_mesh"),
+        (["compile", "kohakutpu.kernels.linear:linear_sulu", *SHAPES], "linear_silu"),
+        (["compile", "no/such/file.py:f", *SHAPES], "no file"),
+        (["machine", "check", "absent"], "absent"),
+        (["machine", "show"], "needs a machine"),
+        (["disasm", "/dev/null"], "no flit"),
+        (["asm", "/dev/null"], "no instruction"),
+        (["golden", "/dev"], "holds no golden file"),
+        (["golden", "/absent"], "not a directory"),
+    ],
+)
+def test_bad_input_is_refused_by_name(call, argv, reason):
+    status, out, err = call(*argv)
+    assert status == 2, (out, err)
+    assert reason in err
+    assert "Traceback" not in err
+
+
+def test_a_refused_run_leaves_no_output(call, tmp_path):
+    y = tmp_path / "y.npy"
+    status, _, _ = call("run", SILU, *EXAMPLE, "--out", f"y={y}", "--fault", "vector-lost-ack", "--timeout", 2000)
+    assert status == 4 and list(tmp_path.iterdir()) == []
+
+
+def test_disasm_names_the_bad_line(call, tmp_path):
+    (tmp_path / "x.hex").write_text("# listing\n1000008000008200000128000000206000010000000000000000000000000000\nxyz\n")
+    status, _, err = call("disasm", tmp_path / "x.hex")
+    assert status == 2 and "x.hex:3" in err and "xyz" in err
+
+
+def test_machine_commands(call):
+    assert call("machine", "picture", "quad")[1].splitlines()[1].split() == ["mag", "mat", "mat", "vec"]
+    assert json.loads(call("machine", "show", "mm_mesh", "--json")[1])["name"] == "mm_mesh"
+    assert "ok" in call("machine", "check", "ship_3x2")[1]
+
+
+def test_errata_lists_who_is_affected(call):
+    _, out, _ = call("errata", "--json")
+    entries = {entry["id"]: entry for entry in json.loads(out)}
+    assert entries["exp2-wrap"]["reproducible"] and entries["exp2-wrap"]["affected"]
+
+
+def test_golden_of_one_file_and_a_spoilt_one(call, tmp_path, golden):
+    source = golden / "mx_quant.npz"
+    status, out, _ = call("golden", golden, "--only", "mx_quant.npz")
+    assert status == 0 and " 0 different" in out
+    data = dict(np.load(source))
+    data["words_A"] = data["words_A"].copy()
+    data["words_A"][0, 0, 0] ^= 1
+    np.savez_compressed(tmp_path / "mx_quant.npz", **data)
+    status, out, _ = call("golden", tmp_path)
+    assert status == 1 and " 1 different" in out
