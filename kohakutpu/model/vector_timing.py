@@ -51,7 +51,7 @@ class Scoreboard:
         self.previous, self.last = self.last, last
         if idle > self.idle:
             self.idle = idle
-        if len(self._slots) > 512:
+        if len(self._slots) > 128:
             horizon = 2 * last
             self._slots = {slot for slot in self._slots if slot > horizon}
 

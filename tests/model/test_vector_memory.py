@@ -170,6 +170,15 @@ def test_smaller_l1_wraps_at_its_depth():
     assert image[60:64] + image[:6] == [word(i) for i in range(10)]
 
 
+def test_fill_waits_for_a_store_that_waits_for_the_lanes():
+    """VST held back by a chain, then a VFILL of the same words from a fast memory: the fill's data stays."""
+    bench = VectorBench(latency=2)
+    bench.memory.update({32 * i: word(1000 + i) for i in range(8)})
+    chain = "VSETMODE D4\nVMOV v1, k1" + "\nVADD v1, c, k1 vb=k0" * 3
+    run(bench, chain + "\nVST v1, A0, FP16\nVFILL A2, 0\nVHALT", [dim(0, 0, 1, 8), (2, 0, 0), dim(2, 0, 32, 8)])
+    assert [integer(row) for row in bench.core.l1_image()[:8]] == [word(1000 + i) for i in range(8)]
+
+
 # ---- drains ---------------------------------------------------------------------------------------------------
 
 

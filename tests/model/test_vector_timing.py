@@ -127,10 +127,11 @@ def test_second_fill_overlaps_the_first_but_loads_wait(latency):
     one = cycles("VFILL A1, 0\nVBAR\nVHALT", latency=latency)
     two = cycles("VFILL A1, 0\nVFILL A1, 32\nVBAR\nVHALT", latency=latency)
     assert two == one + 32
-    load = vl(16) + "VFILL A1, 0\nVFILL A1, 32\nVLD v0, A0, FP16\n" + "VSETI s0, 1\n" * 40 + "VHALT"
-    # decode goes on as soon as the first fill landed: the 80 immediate cycles run beside the second
-    landed = START + 3 + 1 + 1 + latency + 32 + 1
-    assert cycles(load, latency=latency) == landed + 1 + 80
+    for word in ("VLD v0, A0, FP16", "VST v0, A0, FP16"):
+        text = vl(16) + f"VFILL A1, 0\nVFILL A1, 32\n{word}\n" + "VSETI s0, 1\n" * 40 + "VHALT"
+        # decode goes on as soon as the first fill landed: the 80 immediate cycles run beside the second
+        landed = START + 3 + 1 + 1 + latency + 32 + 1
+        assert cycles(text, latency=latency) == landed + 1 + 80
 
 
 def test_kernel_counter():
@@ -211,7 +212,7 @@ def test_scoreboard_is_the_issue_stage(seed):
     board, stage = Scoreboard(), IssueStage()
     done = []
     ready_at = 5
-    for _ in range(60):
+    for _ in range(150):
         schedule, issue = random_instruction(rng)
         ready_at = max(ready_at + 1, stage.now) + rng.choice((0, 0, 0, 1, 7, 40))
         while stage.now < ready_at or stage.full:
