@@ -22,27 +22,38 @@ from kohakutpu.isa.signals import (
     SignalCode,
 )
 
+from .emit import shared
 from .fifo import Fifo
 from .link import FLIT, LinkSignature, view
+from .parameters import known_fault, positive
 
 COMPLETION_DEPTH = 16
 COMPLETION = data.StructLayout({"dst": 8, "txn": 8, "code": 8, "arg": 32})
+
+FAULTS = {
+    "lost-completion": "a completion that retires while another one leaves the queue is lost",
+    "dropped-last": "`last` of an instruction is not kept: no program ever reports BATCH_COMPLETE",
+    "reply-first": "a CU_CTRL answer goes before queued completions",
+    "late-sample": "the busy counter that CU_CTRL reads does not count completions that wait for the link",
+    "stale-status": "CU_STATUS counts the instruction in flight as a used FIFO entry",
+}
 
 
 class EndpointBase(wiring.Component):
     """A unit's port at (`x`, `y`).
 
-    `unit_type`, `version` and `buffers` are what CU_CAPS reports; `inst_depth` and `recv_depth` the FIFOs.
+    `unit_type`, `version` and `buffers` are what CU_CAPS reports, as is `inst_depth`; that and `recv_depth` are the
+    depths of the FIFOs.
 
     Members, unit side: `inst`, `inst_valid` and `inst_take` (a pulse accepts the instruction); `done`, `result`,
     `fault` (a pulse retires it, never in the accepting cycle); `recv`, `recv_valid`, `recv_pop`; `send`, `send_valid`,
     `send_ready` (transfer when both are high); `debug`, the unit's counter word.
     """
 
-    def __init__(self, *, x: int, y: int, unit_type: int, version: int, buffers: int, inst_depth: int, recv_depth: int):
-        for name, value in (("inst_depth", inst_depth), ("recv_depth", recv_depth)):
-            if not isinstance(value, int) or value < 1:
-                raise TypeError(f"EndpointBase {name} must be a positive integer, not {value!r}")
+    def __init__(self, *, x: int, y: int, unit_type: int, version: int, buffers: int, inst_depth: int, recv_depth: int,
+                 fault: str | None = None):  # fmt: skip
+        positive("EndpointBase", inst_depth=inst_depth, recv_depth=recv_depth)
+        self.planted = known_fault("EndpointBase", fault, FAULTS)
         self.node = node(x, y)
         self.inst_depth = inst_depth
         self.recv_depth = recv_depth
@@ -69,9 +80,9 @@ class EndpointBase(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.inst_fifo = inst_fifo = Fifo(width=FLIT.size, depth=self.inst_depth)
-        m.submodules.recv_fifo = recv_fifo = Fifo(width=FLIT.size, depth=self.recv_depth)
-        m.submodules.completions = completions = Fifo(width=COMPLETION.size, depth=COMPLETION_DEPTH)
+        m.submodules.inst_fifo = inst_fifo = shared(Fifo, width=FLIT.size, depth=self.inst_depth)
+        m.submodules.recv_fifo = recv_fifo = shared(Fifo, width=FLIT.size, depth=self.recv_depth)
+        m.submodules.completions = completions = shared(Fifo, width=COMPLETION.size, depth=COMPLETION_DEPTH)
         arriving = self.in_link.flit
         accept = Signal()
         is_inst = Signal()
@@ -92,19 +103,25 @@ class EndpointBase(wiring.Component):
 
         # One instruction in flight; its origin and tag wait for the completion.
         in_flight = Signal()
+        take = Signal()
+        retire = Signal()
         origin = Signal(data.StructLayout({"dst": 8, "txn": 8, "last": 1}))
         m.d.comb += [
             self.inst.eq(inst_fifo.head),
             self.inst_valid.eq(inst_fifo.valid & ~in_flight & ~completions.full),
-            inst_fifo.pop.eq(self.inst_take & self.inst_valid),
+            take.eq(self.inst_take & self.inst_valid),
+            retire.eq(self.done & in_flight),
+            inst_fifo.pop.eq(take),
         ]
-        with m.If(self.inst_take & self.inst_valid):
+        with m.If(take):
             m.d.sync += [
                 in_flight.eq(1),
                 origin.dst.eq(Cat(self.inst.src_x, self.inst.src_y)),
                 origin.txn.eq(self.inst.txn),
-                origin.last.eq(self.inst.last),
+                origin.last.eq(0 if self.planted == "dropped-last" else self.inst.last),
             ]
+        with m.If(retire):
+            m.d.sync += in_flight.eq(0)
         completion = Signal(COMPLETION)
         m.d.comb += [
             completion.dst.eq(origin.dst),
@@ -112,26 +129,24 @@ class EndpointBase(wiring.Component):
             completion.code.eq(SignalCode.INST_COMPLETE),
             completion.arg.eq(self.result),
             completions.push_data.eq(completion),
-            completions.push.eq(self.done & in_flight),
+            completions.push.eq(retire & ~completions.pop if self.planted == "lost-completion" else retire),
         ]
         with m.If(self.fault):
             m.d.comb += completion.code.eq(SignalCode.FAULT)
         with m.Elif(origin.last):
             m.d.comb += [completion.code.eq(SignalCode.BATCH_COMPLETE), completion.arg.eq(origin.txn)]
-        with m.If(self.done):
-            m.d.sync += in_flight.eq(0)
 
         # Counters: what CU_CTRL reads is their value at the start of the arrival cycle.
         busy = Signal()
         counters = Signal(view(CU_COUNTERS))
         status = Signal(view(CU_STATUS))
         m.d.comb += [
-            busy.eq(in_flight | inst_fifo.valid | completions.valid),
+            busy.eq(in_flight | inst_fifo.valid | (completions.valid if self.planted != "late-sample" else 0)),
             status.busy.eq(busy),
-            status.inst_space.eq(self.inst_depth - inst_fifo.level),
+            status.inst_space.eq(self.inst_depth - inst_fifo.level - (in_flight if self.planted == "stale-status" else 0)),
         ]
         m.d.sync += counters.busy_cycles.eq(counters.busy_cycles + busy)
-        with m.If(self.done):
+        with m.If(retire):
             m.d.sync += counters.retired.eq(counters.retired + 1)
 
         # One reply pending; a request that arrives meanwhile is taken and lost.
@@ -160,6 +175,7 @@ class EndpointBase(wiring.Component):
         # The output register: completion, then reply, then unit.
         out = self.out_link
         free = Signal()
+        signal_next = Signal()
         signal_flit = Signal(FLIT)
         reply_flit = Signal(FLIT)
         head = Signal(COMPLETION)
@@ -184,12 +200,13 @@ class EndpointBase(wiring.Component):
             reply_payload.op.eq(ControlOp.REPLY),
             reply_payload.index.eq(reply.index),
             reply_payload.value.eq(reply.value),
+            signal_next.eq(completions.valid & ~(reply_pending if self.planted == "reply-first" else 0)),
             self.send_ready.eq(free & ~completions.valid & ~reply_pending),
-            completions.pop.eq(free & completions.valid),
+            completions.pop.eq(free & signal_next),
         ]
         with m.If(free):
             m.d.sync += out.valid.eq(completions.valid | reply_pending | self.send_valid)
-            with m.If(completions.valid):
+            with m.If(signal_next):
                 m.d.sync += out.flit.eq(signal_flit)
             with m.Elif(reply_pending):
                 m.d.sync += [out.flit.eq(reply_flit), reply_pending.eq(0)]

@@ -6,6 +6,13 @@ from amaranth import Module, Mux, Signal
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 
+from .parameters import known_fault, positive
+
+FAULTS = {
+    "push-when-full": "a push while full is not ignored and overwrites the oldest word",
+    "late-head": "the read port does not see the word that is being written: a FIFO that was empty shows what was there before",
+}
+
 
 class Fifo(wiring.Component):
     """A FIFO of `depth` words of `width` bits (spec: router FIFO; docs/microarchitecture.md, FIFOs).
@@ -14,15 +21,14 @@ class Fifo(wiring.Component):
     one cycle from push to head. Pushing while full or popping while empty is ignored.
 
     Members: `push`, `push_data`, `pop` in; `head`, `valid` (an entry of an earlier cycle exists), `full`
-    and `level` (entries at the start of the cycle) out.
+    and `level` (entries at the start of the cycle) out, the last three straight from registers.
     """
 
-    def __init__(self, *, width: int, depth: int):
-        for name, value in (("width", width), ("depth", depth)):
-            if not isinstance(value, int) or value < 1:
-                raise TypeError(f"Fifo {name} must be a positive integer, not {value!r}")
+    def __init__(self, *, width: int, depth: int, fault: str | None = None):
+        positive("Fifo", width=width, depth=depth)
         self.width = width
         self.depth = depth
+        self.fault = known_fault("Fifo", fault, FAULTS)
         super().__init__(
             {
                 "push": In(1),
@@ -39,7 +45,7 @@ class Fifo(wiring.Component):
         m = Module()
         m.submodules.store = store = memory.Memory(shape=self.width, depth=self.depth, init=[])
         write = store.write_port()
-        read = store.read_port(transparent_for=[write])
+        read = store.read_port(transparent_for=[] if self.fault == "late-head" else [write])
         put = Signal(range(self.depth))
         get = Signal(range(self.depth))
         get_next = Signal(range(self.depth))
@@ -50,19 +56,21 @@ class Fifo(wiring.Component):
             return Mux(pointer == self.depth - 1, 0, pointer + 1)
 
         m.d.comb += [
-            self.valid.eq(self.level != 0),
-            self.full.eq(self.level == self.depth),
             pushing.eq(self.push & ~self.full),
             popping.eq(self.pop & self.valid),
             write.addr.eq(put),
             write.data.eq(self.push_data),
-            write.en.eq(pushing),
+            write.en.eq(self.push if self.fault == "push-when-full" else pushing),
             get_next.eq(Mux(popping, after(get), get)),
             read.addr.eq(get_next),
             read.en.eq(1),
             self.head.eq(read.data),
         ]
-        m.d.sync += [get.eq(get_next), self.level.eq(self.level + pushing - popping)]
+        m.d.sync += get.eq(get_next)
         with m.If(pushing):
             m.d.sync += put.eq(after(put))
+        with m.If(pushing & ~popping):
+            m.d.sync += [self.level.eq(self.level + 1), self.valid.eq(1), self.full.eq(self.level == self.depth - 1)]
+        with m.Elif(popping & ~pushing):
+            m.d.sync += [self.level.eq(self.level - 1), self.valid.eq(self.level != 1), self.full.eq(0)]
         return m

@@ -32,3 +32,6 @@ class LinkSignature(wiring.Signature):
 
     def __init__(self):
         super().__init__({"flit": Out(FLIT), "valid": Out(1), "busy": In(1)})
+
+    def __eq__(self, other):
+        return isinstance(other, LinkSignature)

@@ -6,6 +6,7 @@ from amaranth import Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from rtl.emit import shared
 from rtl.endpoint import EndpointBase
 from rtl.fifo import Fifo
 from rtl.link import FLIT, LinkSignature
@@ -32,8 +33,8 @@ class Worker(wiring.Component):
         left = Signal(WORK_BITS)
         working = Signal()
         result = Signal(32)
-        fault = Signal()
-        m.d.comb += [base.inst_take.eq(base.inst_valid & ~working), base.result.eq(result), base.fault.eq(fault & base.done)]
+        fail = Signal()
+        m.d.comb += [base.inst_take.eq(base.inst_valid & ~working), base.result.eq(result), base.fault.eq(fail)]
         with m.If(working):
             m.d.sync += left.eq(left - 1)
             with m.If(left == 1):
@@ -41,9 +42,9 @@ class Worker(wiring.Component):
                 m.d.sync += working.eq(0)
         with m.If(base.inst_take):
             payload = base.inst.payload
-            m.d.sync += [working.eq(1), left.eq(payload[:WORK_BITS]), fault.eq(payload[16]), result.eq(payload[32:64])]
+            m.d.sync += [working.eq(1), left.eq(payload[:WORK_BITS]), fail.eq(payload[16]), result.eq(payload[32:64])]
         # received flits go back through a queue of two
-        m.submodules.echo = echo = Fifo(width=FLIT.size, depth=2)
+        m.submodules.echo = echo = shared(Fifo, width=FLIT.size, depth=2)
         back = Signal(FLIT)
         eaten = Signal(64)
         m.d.comb += [
