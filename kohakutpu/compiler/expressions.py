@@ -151,11 +151,11 @@ def _operation(op: Op, operands: Sequence[Operand], vd: int) -> tuple[Opcode, di
 
 
 def generate(
-    expression: Expression, leaves: Mapping[int, int], constants: Constants, allocate: Callable[[int], int | None]
+    expression: Expression, leaves: Mapping[int, int], constants: Constants, allocate: Callable[[int], int]
 ) -> ChunkCode:
     """One chunk's operations. `leaves` gives the vector register of each leaf that is loaded, by node.
 
-    `allocate(n)` is the n-th vector register free for results, or None when there are no more.
+    `allocate(n)` is the n-th vector register that results may use.
     """
     nodes = expression.nodes
     last_use = {
@@ -183,12 +183,6 @@ def generate(
             free = [register for register in pool if register not in busy]
             if not free:
                 register = allocate(len(pool))
-                if register is None:
-                    raise CompileError(
-                        f"this expression keeps more values alive than a vector core's {REGISTERS} registers hold; "
-                        "split it over a temp",
-                        constants.line,
-                    )
                 pool.append(register)
                 free = [register]
             busy[free[0]] = position

@@ -8,11 +8,13 @@ import importlib
 import importlib.util
 import inspect
 import math
+import operator
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import SupportsIndex
 
 from .extents import Expr, Extents, Name, names_in, resolve
 from .recorder import Recorder, active
@@ -192,12 +194,7 @@ class Kernel:
         known: dict[str, int] = {}
         lead: tuple[int, ...] | None = None
         for port in self.inputs:
-            shape = tuple(shapes[port.name])
-            for extent in shape:
-                if isinstance(extent, bool) or not isinstance(extent, int) or extent < 1:
-                    raise KernelError(
-                        f"{self.name}: {port.name} has shape {shape}; every axis is an integer of at least 1"
-                    )
+            shape = _shape(self.name, port.name, shapes[port.name])
             split = len(shape) - len(port.shape)
             if split < 0 or (split > 0 and not port.batched):
                 declared = ["..."] * port.batched + [str(extent) for extent in port.shape]
@@ -227,12 +224,22 @@ class Kernel:
                         f"{self.name}: the axis {declared} of {port.name} has {resolve(declared, known)} elements"
                     )
         for port in self.inputs:
-            if tuple(shapes[port.name]) != port.logical_shape(extents):
+            shape = _shape(self.name, port.name, shapes[port.name])
+            if shape != port.logical_shape(extents):
                 raise KernelError(
-                    f"{self.name}: {port.name} has shape {tuple(shapes[port.name])}, expected "
-                    f"{port.logical_shape(extents)}"
+                    f"{self.name}: {port.name} has shape {shape}, expected {port.logical_shape(extents)}"
                 )
         return extents
+
+
+def _shape(kernel_name: str, name: str, given: Sequence[SupportsIndex]) -> tuple[int, ...]:
+    try:
+        shape = tuple(operator.index(extent) for extent in given)
+    except TypeError:
+        shape = (0,)
+    if any(extent < 1 for extent in shape):
+        raise KernelError(f"{kernel_name}: {name} has shape {given!r}; every axis is an integer of at least 1")
+    return shape
 
 
 def kernel(function: Callable) -> Kernel:

@@ -18,7 +18,7 @@ SETTLE = 2000  # cycles after a stage in which its last words reach memory
 
 
 def build_machine(clusters: int = 8, vectors: int = 8, **changes) -> Machine:
-    """A compile-only machine with that many units; `changes` are `Machine` fields, or cluster_*/vector_* of every unit."""
+    """A compile-only machine with that many units; `changes`: `Machine` fields, or cluster_*/vector_* of all units."""
     unit = {"cluster": {"tiles": 4096, "a_entries": 512, "b_entries": 512, "inst_depth": 512},
             "vector": {"inst_depth": 512}}  # fmt: skip
     fields = {}
@@ -29,7 +29,8 @@ def build_machine(clusters: int = 8, vectors: int = 8, **changes) -> Machine:
         else:
             fields[name] = value
     defaults = {
-        "name": "bench", "nx": 8, "ny": 2, "agent": Agent(0, 1), "ports": (MemoryPort(0, 1),), "memory": Dram(bytes=1 << 28),
+        "name": "bench", "nx": 8, "ny": 2, "agent": Agent(0, 1), "ports": (MemoryPort(0, 1, write_slots=32),),
+        "memory": Dram(bytes=1 << 28),
         "clusters": tuple(ClusterUnit(1 + n % 8, 1 + n // 8, **unit["cluster"]) for n in range(clusters)),
         "vectors": tuple(VectorUnit(1 + n % 8, 3 + n // 8, **unit["vector"]) for n in range(vectors)),
         "compile_only": True,

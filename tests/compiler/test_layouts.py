@@ -116,4 +116,6 @@ def test_batched_images():
 
 def test_a_constant_is_its_pattern_repeated():
     image = BufferImage("c", "constant", (32,), Flat((32,)), 1, 64, 0, fill=0x3C00)
-    assert image.contents() == b"\x00\x3c" * 32 and BufferImage("x", "in", (32,), Flat((32,)), 1, 64, 0).contents() is None
+    assert (
+        image.contents() == b"\x00\x3c" * 32 and BufferImage("x", "in", (32,), Flat((32,)), 1, 64, 0).contents() is None
+    )

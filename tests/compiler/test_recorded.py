@@ -61,7 +61,9 @@ def _wrong_span(gm, gn):
 
 
 @pytest.mark.parametrize(
-    "owner, name, wrong", [(cluster._L1, "place", _wrong_place), (fusion, "span_words", _wrong_span)], ids=["eoff", "span"]
+    "owner, name, wrong",
+    [(cluster._L1, "place", _wrong_place), (fusion, "span_words", _wrong_span)],
+    ids=["eoff", "span"],
 )
 def test_a_planted_fault_is_seen(golden, monkeypatch, owner, name, wrong):
     monkeypatch.setattr(owner, name, wrong)
@@ -107,7 +109,7 @@ def test_the_listing_assembles_to_the_flits(machine):
     from kohakutpu.isa.flit import xy
 
     artifact = compile_kernel(linear_silu, machine, SHAPES, KNOBS)
-    listed = [flit for flit in assemble(artifact.flit_listing())]
+    listed = list(assemble(artifact.flit_listing()))
     staged = [
         flit._replace(dst=kick.node)
         for round_ in artifact.rounds for kick in round_.kicks

@@ -197,8 +197,10 @@ REFUSED = [
     (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y[i, j], acc + b[i])), "the index i divides an axis of M"),
     (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y[i, j], acc + r[i, j + 1])), "does not meet the tile"),
     (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y[i, j], L.tile(2, 2, 1))), "before anything was accumulated"),
-    (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y[i, j], L.tile(4, 2, 1))), "y is tiled 2x2 and the accumulator is 4x2"),
-    (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y[i, j], acc * L.tile(2, 4, 1))), "must have one shape: acc1 2x2, acc3 2x4"),
+    (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y[i, j], L.tile(4, 2, 1))),
+     "y is tiled 2x2 and the accumulator is 4x2"),
+    (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y[i, j], acc * L.tile(2, 4, 1))),
+     "must have one shape: acc1 2x2, acc3 2x4"),
     (in_units(lambda x, w, r, b, y, z, i, j, acc: set_item(y, i, j, acc)), r"y\[\.\.\.\] = value stores nothing"),
     (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y, acc)), "stands outside units and loops"),
     (in_units(lambda x, w, r, b, y, z, i, j, acc: accumulate(acc, r[i, j])), "takes a product"),
@@ -207,7 +209,8 @@ REFUSED = [
     (in_units(lambda x, w, r, b, y, z, i, j, acc: x[i]), r"x has 2 axes and is indexed by \(tiles\)"),
     (in_units(lambda x, w, r, b, y, z, i, j, acc: x[0, 1]), "expected an index of an open tiling or loop"),
     (in_units(lambda x, w, r, b, y, z, i, j, acc: x[i + j, j]), "expected an index"),
-    (in_units(lambda x, w, r, b, y, z, i, j, acc: store(x[i, i], acc)), "the index i divides an axis of M, and this one has K"),
+    (in_units(lambda x, w, r, b, y, z, i, j, acc: store(x[i, i], acc)),
+     "the index i divides an axis of M, and this one has K"),
     (in_units(lambda x, w, r, b, y, z, i, j, acc: bool(acc)), "cannot branch on it"),
     (in_units(lambda x, w, r, b, y, z, i, j, acc: acc + i), "an index cannot be a value"),
     (in_units(lambda x, w, r, b, y, z, i, j, acc: acc + "1"), "cannot stand in an elementwise expression"),
@@ -271,7 +274,7 @@ def test_operands_must_be_cut_as_the_accumulator(gm, gn, nk, reason):
 
 def test_contracted_axes_must_be_the_same():
     def body(x, w, r, b, y, z, gm, gn, nk):
-        with units(x.tiles(gm), w.tiles(gn)) as (i, j):
+        with units(x.tiles(gm), w.tiles(gn)) as (i, _j):
             acc = L.tile(gm, gn, nk)
             for k in loop(x.chunks32(nk)):
                 for m in loop(r.chunks32(nk)):
@@ -285,8 +288,7 @@ def test_an_index_ends_with_its_loop():
     def body(x, w, r, b, y, z, gm, gn, nk):
         with units(x.tiles(gm), w.tiles(gn)) as (i, j):
             acc = tile(x, w, i, j, gm, gn, nk)
-            for k in loop(x.chunks32(nk)):
-                pass
+            (k,) = loop(x.chunks32(nk))
             acc += x[i, k] @ w[j, k]
 
     with pytest.raises(KernelError, match="used outside the tiling or loop"):

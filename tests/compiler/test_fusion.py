@@ -1,0 +1,316 @@
+"""The fused epilogue: the refusal table of the seed with its band edges, and what is emitted."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kohakutpu import lang as L
+from kohakutpu.compiler import Await, CannotFuse, CompileError, Kick, Options, compile_kernel
+from kohakutpu.isa import cluster, vector
+from kohakutpu.kernels.linear import geglu, linear_bias, linear_silu
+from kohakutpu.machine import Agent
+
+from .conftest import build_machine
+from .kernels import bias_only, bias_twice, fused, residual, several_gates, silu_only, two_results
+
+FIXES = ("retile", "write two stages with a temp")
+
+
+def compiled(kernel, machine, rows=8, columns=8, depth=32, options=Options(), **knobs):
+    """Compile a kernel over x(rows, depth), w(columns, depth) and whatever else it takes."""
+    shapes = {"x": (rows, depth), "w": (columns, depth), "v": (columns, depth), "r": (rows, columns), "b": (columns,),
+              "c": (columns,), "wg": (columns, depth), "wu": (columns, depth)}  # fmt: skip
+    return compile_kernel(kernel, machine, {port.name: shapes[port.name] for port in kernel.inputs}, knobs, options)
+
+
+def refusal(kernel, machine, **settings) -> CannotFuse:
+    with pytest.raises(CannotFuse) as caught:
+        compiled(kernel, machine, **settings)
+    error = caught.value
+    assert all(fix in str(error) for fix in FIXES), "both fixes are named"
+    assert error.source is not None and "<<=" in error.source.text and str(error.source.line) in str(error)
+    return error
+
+
+# ---- the bands -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lowering", ["default", "published"])
+@pytest.mark.parametrize("gm, gn", [(1, 1), (16, 10), (8, 20), (160, 1), (1, 160)])
+def test_up_to_160_sub_tiles_fuse(bench, gm, gn, lowering):
+    artifact = compiled(silu_only, bench, 4 * gm, 4 * gn, gm=gm, gn=gn, options=Options(lowering))
+    assert len(artifact.stages) == 2 and not [image for image in artifact.buffers if image.role == "temp"]
+
+
+@pytest.mark.parametrize("gm, gn", [(7, 23), (23, 7), (8, 21), (12, 20), (31, 8), (25, 10), (16, 16), (13, 19)])
+def test_161_and_more_are_refused(bench, gm, gn):
+    """161..248 as published, and also 249..256, which the published compiler lets through."""
+    error = refusal(silu_only, bench, rows=4 * gm, columns=4 * gn, gm=gm, gn=gn)
+    (condition,) = error.conditions
+    assert "above the 320 that are safe (L1_SAFE)" in condition and f"gm*gn = {gm * gn}" in condition
+
+
+def test_257_also_names_the_walk(bench):
+    error = refusal(silu_only, bench, rows=4, columns=4 * 257, gm=1, gn=257)
+    assert [("L1_SAFE" in c, "F_LEN" in c) for c in error.conditions] == [(True, False), (False, True)]
+    assert "F_LEN" not in str(refusal(silu_only, bench, rows=64, columns=64, gm=16, gn=16))
+
+
+@pytest.mark.parametrize("count, cores", [(1, 1), (8, 8), (5, 8), (4, 4)])
+def test_as_many_instances_as_cores_fuse(count, cores):
+    artifact = compiled(silu_only, build_machine(vectors=cores), rows=8 * count, gm=2, gn=2)
+    assert len(set(artifact.stages[1].nodes.values())) == count
+
+
+@pytest.mark.parametrize("count, cores", [(2, 1), (9, 8), (5, 4)])
+def test_one_more_instance_is_refused(count, cores):
+    error = refusal(silu_only, build_machine(vectors=cores), rows=8 * count, gm=2, gn=2)
+    assert error.conditions == [f"{count} instances on {cores} vector cores: each core can take one open stream"]
+
+
+def test_batch_elements_are_instances(bench):
+    shapes = {"x": (9, 8, 32), "w": (8, 32)}
+    with pytest.raises(CannotFuse, match="9 instances on 8 vector cores"):
+        compile_kernel(linear_silu, bench, shapes, {"gm": 2, "gn": 2, "nk": 1})
+    shapes["x"] = (2, 4, 8, 32)
+    assert compile_kernel(linear_silu, bench, shapes, {"gm": 2, "gn": 2, "nk": 1}).stages[1].grid == (8, 1, 1)
+
+
+# ---- the other conditions --------------------------------------------------------------------------------
+
+
+def test_no_agent(bench):
+    error = refusal(silu_only, replace(bench, agent=Agent(0, 0, own_endpoint=True)))
+    assert "names no agent" in error.conditions[0]
+    assert len(compiled(silu_only, replace(bench, agent=Agent(0, 0, own_endpoint=True)), fuse=False).stages) == 2
+
+
+def test_no_vector_core():
+    assert "1 instances on 0 vector cores" in refusal(silu_only, build_machine(vectors=0)).conditions[0]
+    with pytest.raises(CompileError, match="machine bench has no vector core"):
+        compiled(silu_only, build_machine(vectors=0), fuse=False)
+
+
+def test_a_second_operand(bench):
+    assert refusal(residual, bench).conditions == [
+        "r is neither the accumulator nor a constant; it would need a fill of its own"
+    ]
+    assert "2 per-channel operands (b, c)" in refusal(bias_twice, bench).conditions[0]
+    assert [stage.unit for stage in compiled(residual, bench, fuse=False).stages] == ["cluster", "vector"]
+
+
+def only(value):
+    """A fused kernel of the accumulator alone: its unused ports are left out."""
+
+    def made(x=L.In(L.dims("M"), L.dims("K")), w=L.In(L.dims("N"), L.dims("K")), y=L.Out(L.dims("M"), L.dims("N"))):
+        with L.units(x.tiles(2), w.tiles(2)) as (i, j):
+            acc = L.tile(2, 2, 1)
+            for k in L.loop(x.chunks32(1)):
+                acc += x[i, k] @ w[j, k]
+            y[i, j] <<= value(acc)
+
+    return L.kernel(made)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda a: a * 3.0, lambda a: L.maximum(a, 0.3), lambda a: L.minimum(a, -7), lambda a: a + 1, lambda a: a - 1,
+        lambda a: 1 - a, lambda a: 1 / a, lambda a: a * L.dims("N"), lambda a: L.maximum(0, a), lambda a: a + (-1),
+        lambda a: L.silu(a), lambda a: L.gelu(a), lambda a: L.relu(a), lambda a: a / a,
+    ],
+)  # fmt: skip
+def test_demonstrated_slots_fuse(bench, value):
+    assert len(compiled(only(value), bench).stages) == 2
+
+
+@pytest.mark.parametrize(
+    "value, slot",
+    [
+        (lambda a: 3.0 * a, "va of VMUL"), (lambda a: a + 0.5, "vc of VADD"), (lambda a: 0.5 + a, "va of VADD"),
+        (lambda a: 1.5 - a, "va of VSUB"), (lambda a: a / 3, "va of VINV"), (lambda a: 3 / a, "va of VMUL"),
+        (lambda a: a - 0.25, "vc of VSUB"), (lambda a: L.dims("N") * a, "va of VMUL"),
+    ],
+)  # fmt: skip
+def test_undemonstrated_slots_are_refused(bench, value, slot):
+    (condition,) = refusal(only(value), bench).conditions
+    assert f"would be operand {slot} from an S register, a source slot that is undemonstrated" in condition
+    compiled(only(value), bench, fuse=False)  # staged, constants are spread over vector registers
+
+
+def test_every_condition_is_listed():
+    kernel = fused(lambda acc, r, b: (acc + r) * b + 0.5)
+    error = refusal(kernel, build_machine(vectors=1), rows=200, columns=100, gm=25, gn=11)
+    starts = [
+        "6 instances on 1 vector cores",
+        "its footprint in L1",
+        "gm*gn = 275 is above 256",
+        "r is neither",
+        "the constant 0.5",
+    ]
+    assert [c[: len(start)] for c, start in zip(error.conditions, starts, strict=True)] == starts
+
+
+def test_nothing_is_staged_silently(bench):
+    """The published compiler falls back; ours refuses, and stages when fuse=False says so."""
+    refusal(silu_only, bench, rows=72, gm=2, gn=2)
+    artifact = compiled(silu_only, bench, rows=72, gm=2, gn=2, fuse=False)
+    assert [image.name for image in artifact.buffers if image.role == "temp"] == ["land3"]
+    assert artifact.knobs["fuse"] is False
+
+
+def test_a_per_channel_operand_cannot_be_staged(bench):
+    with pytest.raises(CompileError, match=r"fuse=False: b\[j\] is per channel"):
+        compiled(bias_only, bench, fuse=False)
+
+
+def test_arrays_of_constants_need_the_staged_form(bench):
+    with pytest.raises(CompileError, match="constants='arrays' rounds -1.4426950408889634 to FP16"):
+        compiled(silu_only, bench, options=Options(constants="arrays"))
+    compiled(only(L.relu), bench, options=Options(constants="arrays"))  # 0 is the same in both
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_up_to_seven_accumulators(bench, count):
+    artifact = compiled(several_gates, bench, rows=4, columns=4, count=count)
+    assert len([n for n in artifact.rounds[0].flits if cluster.decode(n.payload).op == cluster.Op.DRAIN]) == count
+
+
+def test_eight_accumulators_are_refused(bench):
+    assert "8 accumulators; 7 fit" in refusal(several_gates, bench, rows=4, columns=4, count=8).conditions[0]
+
+
+def test_several_tiles_share_the_safe_span(bench):
+    """(N + 1) * span <= 320: two accumulators of 104 words fit, of 105 (112 in chunks) do not."""
+    wide = {"rows": 4 * 13, "columns": 4 * 8, "nk": 1}
+    compiled(geglu, bench, gm=13, gn=8, **wide)
+    error = refusal(geglu, bench, rows=4 * 15, columns=4 * 7, nk=1, gm=15, gn=7)
+    assert "3 * 112 words (gm*gn = 105) = 336" in error.conditions[0]
+
+
+# ---- what is emitted -------------------------------------------------------------------------------------
+
+
+def programs(artifact, stage):
+    """The decoded instructions of each instance of a stage, in order."""
+    decode = cluster.decode if artifact.stages[stage].unit == "cluster" else vector.decode
+    found: dict = {key: [] for key in artifact.stages[stage].nodes}
+    for round_ in artifact.rounds:
+        if round_.stage == stage:
+            for key, flit in zip(round_.instances, round_.flits, strict=True):
+                found[key].append(decode(flit.payload))
+    return found
+
+
+def test_the_send_names_receiver_slot_and_agent(bench):
+    artifact = compiled(silu_only, bench, rows=64, gm=2, gn=2)
+    receivers = artifact.stages[1].nodes
+    for key, instructions in programs(artifact, 0).items():
+        send = instructions[-1]
+        assert (send.dnode, send.dbuf, send.dflags, send.addr, send.n) == (1, 0, 1, 0, 4)
+        assert send.dst_y << 4 | send.dst_x == receivers[key]
+        assert (send.dack_x, send.dack_y) == bench.agent.xy and send.dfin == send.dmesh == 0
+
+
+@pytest.mark.parametrize("lowering", ["default", "published"])
+def test_two_accumulators_drain_into_one_core(bench, lowering):
+    """Sweep, drain, sweep, drain, apply: the second sweep would clear the first tile. Slots are a span apart."""
+    artifact = compiled(geglu, bench, rows=16, columns=16, depth=128, gm=4, gn=4, nk=1, options=Options(lowering))
+    (program,) = programs(artifact, 0).values()
+    order = [cluster.Op(i.op).name for i in program]
+    first = order.index("DRAIN")
+    assert set(order[:first]) == {"FILL", "GEMM"} and order[-1] == "DRAIN" and order.count("DRAIN") == 2
+    assert [i.addr for i in program if i.op == cluster.Op.DRAIN] == [0, 16 * 32]
+    assert [i.acc for i in program if i.op == cluster.Op.GEMM] == [0, 1, 1, 1] * 2
+    assert artifact.stages[0].acks == {(0, 0): (artifact.stages[1].nodes[0, 0], 4)}
+
+
+def test_published_size_of_the_gated_form(bench):
+    """spec: gm=gn=4, 16x128: 12 cluster flits; swiglu's chain is 35 vector flits."""
+    from kohakutpu.kernels.linear import swiglu
+
+    artifact = compiled(swiglu, bench, rows=16, columns=16, depth=128, gm=4, gn=4, nk=2, options=Options("published"))
+    assert [sum(len(p) for p in programs(artifact, s).values()) for s in (0, 1)] == [12, 35]
+
+
+def test_residents_count_for_every_store_of_a_tiling(bench):
+    artifact = compiled(two_results, bench)
+    assert [stage.unit for stage in artifact.stages] == ["cluster", "vector", "vector"]
+    sends = [i.addr // 32 for i in programs(artifact, 0)[0, 0] if i.op == cluster.Op.DRAIN]
+    assert sends == [0, 8]
+
+
+@pytest.mark.parametrize("gn", [1, 2, 3, 4, 5, 6, 7, 8, 12, 16])
+def test_per_channel_reads_stay_inside_what_was_filled(bench, gn):
+    """errata: bias-walk. Every word that a VLD of the per-channel operand touches was filled, with the right column."""
+    artifact = compiled(bias_only, bench, rows=20, columns=4 * gn, gm=5, gn=gn)
+    (program,) = programs(artifact, 1).values()
+    window: dict[int, dict[int, int]] = {}
+    image: dict[int, int] = {}
+    tile_reads, channel_reads = [], []
+    for i in program:
+        if i.op == vector.Envelope.IMEM:
+            image[i.addr] = i.word
+        elif i.op == vector.Envelope.DESC:
+            window.setdefault(i.ad, {})[i.field] = i.value if i.field == 0 else (i.stride, i.bound)
+        else:
+            pc, span = i.pc, -(-5 * gn // 8) * 8
+            while (word := vector.decode_word(image[pc])).op != vector.Opcode.VHALT:
+                if word.op == vector.Opcode.VFILL:
+                    fill = word.l1, window[word.ad][1][1] * window[word.ad].get(2, (0, 1))[1]
+                if word.op == vector.Opcode.VSETI:
+                    pc += 1
+                if word.op == vector.Opcode.VLD:
+                    base = window[word.ad][0] + word.offset
+                    if base >= 2 * span:
+                        assert fill[0] <= base and base + 8 <= fill[0] + fill[1]
+                        channel_reads.append(base - fill[0])
+                    else:
+                        tile_reads.append(base)
+                pc += 1
+    assert sorted(set(tile_reads)) == list(range(0, -(-5 * gn // 8) * 8, 8))
+    assert [phase % gn for phase in channel_reads] == [off % gn for off in tile_reads]
+
+
+def test_published_per_channel_walk_is_refused_where_it_is_wrong(bench):
+    with pytest.raises(CompileError, match="wrong for gn = 6.*use lowering='default'"):
+        compiled(bias_only, bench, rows=20, columns=24, gm=5, gn=6, options=Options("published"))
+
+
+def test_per_channel_words_count_in_the_footprint(bench):
+    compiled(bias_only, bench, rows=4 * 19, columns=32, gm=19, gn=8)
+    assert "+ 8 per-channel words = 328" in refusal(bias_only, bench, rows=80, columns=64, gm=20, gn=8).conditions[0]
+
+
+def test_awaits_stand_with_the_drains_that_cause_them(bench):
+    """errata: ack-round. An instance of more than one window is acknowledged in the round of each drain."""
+    for lowering in ("default", "published"):
+        artifact = compiled(
+            geglu, bench, rows=16, columns=16, depth=2048, gm=4, gn=4, nk=1, options=Options(lowering)
+        )  # fmt: skip
+        receiver = artifact.stages[1].nodes[0, 0]
+        rounds = [r for r in artifact.rounds if r.stage == 0]
+        assert len(rounds) > 1 and len(rounds[0].flits) <= bench.staging_flits
+        for round_ in rounds:
+            drains = [i for i in (cluster.decode(f.payload) for f in round_.flits) if i.op == cluster.Op.DRAIN]
+            owed = sum(-(-i.n // 8) for i in drains)
+            assert sum(a.count for a in round_.awaits if a.node == receiver) == owed
+            assert sum(a.acks for a in round_.awaits) == owed
+        assert sum(a.acks for r in rounds for a in r.awaits) == 4
+
+
+def test_kicks_and_awaits_agree(bench):
+    artifact = compiled(silu_only, bench, rows=64, gm=2, gn=2)
+    for round_ in artifact.rounds:
+        kicked = {kick.node: kick.count for kick in round_.kicks}
+        assert all(round_.flits[k.base + k.count - 1].last for k in round_.kicks)
+        assert sum(f.last for f in round_.flits) == len(round_.kicks)
+        for step in round_.awaits:
+            assert step.count - step.acks == kicked.get(step.node, 0)
+        assert [type(s) for s in round_.steps][1:] == [Kick] * len(round_.kicks) + [Await] * len(round_.awaits)
+
+
+def test_the_default_bias_kernel_takes_any_width(bench):
+    for gn in np.random.default_rng(3).choice(np.arange(1, 17), 6, replace=False):
+        compile_kernel(linear_bias, bench, {"x": (9, 40), "w": (4 * gn, 40), "b": (4 * gn,)}, {"gm": 3, "gn": int(gn)})
