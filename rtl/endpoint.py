@@ -47,7 +47,8 @@ class EndpointBase(wiring.Component):
 
     Members, unit side: `inst`, `inst_valid` and `inst_take` (a pulse accepts the instruction); `done`, `result`,
     `fault` (a pulse retires it, never in the accepting cycle); `recv`, `recv_valid`, `recv_pop`; `send`, `send_valid`,
-    `send_ready` (transfer when both are high); `debug`, the unit's counter word.
+    `send_ready` (transfer when both are high); `out_free`, the output register is empty or being taken; `debug`, the
+    unit's counter word.
     """
 
     def __init__(self, *, x: int, y: int, unit_type: int, version: int, buffers: int, inst_depth: int, recv_depth: int,
@@ -74,6 +75,7 @@ class EndpointBase(wiring.Component):
                 "send": In(FLIT),
                 "send_valid": In(1),
                 "send_ready": Out(1),
+                "out_free": Out(1),
                 "debug": In(64),
             }
         )
@@ -194,6 +196,7 @@ class EndpointBase(wiring.Component):
             ]
         m.d.comb += [
             free.eq(~(out.valid & out.busy)),
+            self.out_free.eq(free),
             head.eq(completions.head),
             signal_payload.code.eq(head.code),
             signal_payload.arg.eq(head.arg),
