@@ -45,11 +45,11 @@ def bench() -> Machine:
 
 
 @pytest.fixture(scope="session")
-def run() -> Callable[[Artifact, Machine, dict], dict[str, np.ndarray]]:
-    """Runs an artifact on the cycle models and gives the outputs (uint16)."""
+def run() -> Callable[..., dict[str, np.ndarray]]:
+    """Runs an artifact on the cycle models, fresh or those of `system`, and gives the outputs (uint16)."""
 
-    def run(artifact: Artifact, machine: Machine, operands: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        system = System(machine)
+    def run(artifact: Artifact, machine: Machine, operands: dict[str, np.ndarray], system: System | None = None):
+        system = system or System(machine)
         loader = Loader(Driver(ModelTransport(system), timeout=100_000))
         loader.load(artifact, operands)
         for round_ in artifact.rounds:

@@ -99,6 +99,16 @@ def several_gates(x=L.In(M, K), w=L.In(N, K), y=L.Out(M, N), *, count=3, gm=1, g
 
 
 @kernel
+def bias_then_three(x=L.In(M, K), w=L.In(N, K), b=L.In(N), y=L.Out(M, N), z=L.Out(M, N), *, gm=2, gn=2, nk=1):
+    """Two tilings: the second drains through the descriptor that the first may have used for its per-channel words."""
+    with units(x.tiles(gm), w.tiles(gn)) as (i, j):
+        y[i, j] <<= product(x, w, i, j, gm, gn, nk) + b[j]
+    with units(x.tiles(gm), w.tiles(gn)) as (i, j):
+        first, second, third = (product(x, w, i, j, gm, gn, nk) for _ in range(3))
+        z[i, j] <<= L.maximum(first + second, third)
+
+
+@kernel
 def parts(x=L.In(..., M, N), y=L.Out(..., M, N), *, p=1000):
     with units(x.parts(p)) as e:
         y[e] <<= x[e] * x[e]

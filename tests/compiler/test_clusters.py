@@ -84,8 +84,8 @@ def test_what_an_earlier_instance_left_is_kept_on_its_cluster():
 
 
 def check_entries(program, entries):
-    """Replays fills and sweeps: a sweep reads what was filled for it, and no fill overlaps the sweep that may still run,
-    which is the last one unless a drain has waited for it."""
+    """Replays fills and sweeps: a sweep reads what was filled for it, and no fill overlaps the sweep that may still
+    run, which is the last one unless a drain has waited for it."""
     held = [dict(), dict()]
     running: list[set] = [set(), set()]
     for i in program:

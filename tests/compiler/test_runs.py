@@ -14,9 +14,10 @@ from kohakutpu.kernels.linear import (
     matmul, swiglu,
 )  # fmt: skip
 from kohakutpu.machine import load
+from kohakutpu.model.system import System
 from kohakutpu.reference import Constants, interpret
 
-from .kernels import computed_operand, constants, flat, parts, row_of_tiles, temps, two_results
+from .kernels import bias_then_three, computed_operand, constants, flat, parts, row_of_tiles, temps, two_results
 
 XW = {"x": (33, 70), "w": (31, 70)}
 GATED = {"x": (16, 128), "wg": (16, 128), "wu": (16, 128)}
@@ -111,6 +112,29 @@ def test_published_lowering(run, kernel, machine, shapes, knobs, held):
 def test_constants_as_arrays(run, kernel):
     shapes = {"x": (9, 70)} | ({"b": (9, 70)} if kernel is temps else {})
     same(run, kernel, "quad", shapes, {}, Options(constants="arrays"))
+
+
+@pytest.mark.parametrize("lowering", ["default", "published"])
+def test_a_program_does_not_depend_on_the_one_before(run, lowering):
+    """Descriptors outlive programs: a walk over per-channel words must not leak into a later drain."""
+    shapes = {"x": (12, 64), "w": (16, 64), "b": (16,)}
+    same(run, bias_then_three, "quad", shapes, {"gm": 3, "gn": 4}, Options(lowering))
+
+
+def test_artifacts_follow_each_other_on_one_machine(run):
+    """No reset between them, and none knows what ran before."""
+    machine = load("mm_mesh")
+    system = System(machine)
+    sequence = [(linear_bias, {"x": (20, 40), "w": (20, 40), "b": (20,)}, {"gm": 5, "gn": 5, "nk": 1}),
+                (geglu, GATED, {"gm": 4, "gn": 4, "nk": 1}),
+                (temps, {"x": (9, 70), "b": (9, 70)}, {}),
+                (linear_silu, {"x": (32, 64), "w": (32, 64)}, {"gm": 8, "gn": 8}),
+                (linear_bias, {"x": (20, 40), "w": (12, 40), "b": (12,)}, {"gm": 5, "gn": 3, "nk": 1})]  # fmt: skip
+    for kernel, shapes, knobs in sequence:
+        operands = operands_of(shapes, 1.0)
+        got = run(compile_kernel(kernel, machine, shapes, knobs), machine, operands, system)
+        for name, array in meaning(kernel, knobs, operands).items():
+            assert (got[name] == array).all(), kernel.name
 
 
 def test_fused_and_staged_are_byte_equal():
