@@ -177,6 +177,30 @@ def test_up_to_seven_accumulators(bench, count):
     assert len([n for n in artifact.rounds[0].flits if cluster.decode(n.payload).op == cluster.Op.DRAIN]) == count
 
 
+def test_published_descriptors_and_image(bench):
+    """errata: late-refusal. Both are found by compiling."""
+    published = Options("published")
+    compiled(several_gates, bench, rows=4, columns=4, count=6, options=published)
+    with pytest.raises(CompileError, match="7 accumulators need 9 descriptors of 8 as published"):
+        compiled(several_gates, bench, rows=4, columns=4, count=7, options=published)
+
+    def powers(acc):
+        for _ in range(24):
+            acc = acc * acc
+        return acc
+
+    def made(x=L.In(L.dims("M"), L.dims("K")), w=L.In(L.dims("N"), L.dims("K")), y=L.Out(L.dims("M"), L.dims("N"))):
+        with L.units(x.tiles(16), w.tiles(10)) as (i, j):
+            acc = L.tile(16, 10, 1)
+            for k in L.loop(x.chunks32(1)):
+                acc += x[i, k] @ w[j, k]
+            y[i, j] <<= powers(acc)
+
+    with pytest.raises(CompileError, match="the vector program is 52[0-9] words and a core holds 512"):
+        compiled(L.kernel(made), bench, rows=64, columns=40, options=published)
+    compiled(L.kernel(made), bench, rows=64, columns=40)
+
+
 def test_eight_accumulators_are_refused(bench):
     assert "8 accumulators; 7 fit" in refusal(several_gates, bench, rows=4, columns=4, count=8).conditions[0]
 
