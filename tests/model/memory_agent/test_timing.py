@@ -88,6 +88,46 @@ def test_beyond_55_cycles_64_words_go_a_round_trip(bench, latency, period):
     assert [got[k + 64] - got[k] for k in range(0, 448, 64)] == [period] * 7
 
 
+def test_a_held_output_stops_conversion_at_four_entries_and_the_fetch_at_64_words(bench):
+    port = bench()
+    port.receiver.closed = True
+    port.send(port.read(0, stream=1, quant=1, count=100))
+    port.engine.advance(1000)
+    assert port.unit.channel.words_read == 4 * 8 + 64
+    assert "64 of 64 buffer words reserved, 4 of 4 entries" in "\n".join(port.port.describe())
+
+
+def test_conversion_waits_behind_words_that_the_output_takes(bench):
+    port = bench()
+    port.receiver.closed = True
+    port.send(port.read(0, len=7), port.read(0x100, quant=1))
+    port.engine.advance(200)
+    port.receiver.open()
+    port.run(12)
+    cycle = [cycle for cycle, _ in port.got]
+    assert cycle[8] - cycle[7] == 8 + 9, "eight words into the converter, nine cycles to the result"
+
+
+def test_a_word_is_free_again_one_cycle_after_the_converter_took_it(bench, latency=100):
+    port = bench(latency=latency)
+    issued, read = [], port.unit.channel.read
+    port.unit.channel.read = lambda now, address, count: issued.append(now) or read(now, address, count)
+    port.send(port.read(0, stream=1, quant=1, count=4), port.read(0x800, len=4), port.read(0x1000, stream=1, quant=1, count=9))
+    port.run(16 + 5 + 36)
+    # Bursts of 8, 8, 8, 8, 5, 8, 8, 8 words; the next 8 need five words that have left again.
+    assert issued[8] - issued[0] == latency + 1 + 5
+
+
+@pytest.mark.parametrize("pace", [3, 7])
+def test_writes_follow_each_other_at_the_pace_of_the_memory(bench, pace):
+    port = bench(cycles_per_word=pace)
+    for k in range(20):
+        port.send(*port.write(32 * k, [k]))
+    port.run(20)
+    acks = cycles(port, FlitType.MEM_WR_ACK)
+    assert [b - a for a, b in zip(acks, acks[1:])] == [pace] * 19
+
+
 @pytest.mark.parametrize("pace", [1, 3])
 @pytest.mark.parametrize("latency", LATENCIES)
 @pytest.mark.parametrize("length", [1, 2, 8])

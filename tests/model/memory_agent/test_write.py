@@ -171,6 +171,17 @@ def test_a_second_descriptor_of_one_source_is_reported(bench):
     assert port.unit.warned == 1 and "open already" in port.unit.notes[0]
 
 
+def test_data_of_a_source_with_two_open_writes_go_to_the_lower_slot(bench):
+    port = prepared(bench)
+    first, second = port.write(0x100, [1, 2], txn=1), port.write(0x200, [3, 4], txn=2)
+    other = port.write(0x300, [5], txn=3, src=CLUSTER)
+    port.send(other[0], first[0], other[1])  # slots 0 and 1
+    port.run(1)
+    port.send(second[0], *first[1:], *second[1:])  # slot 0 again
+    assert [flit.txn for flit in port.run(2)] == [3, 2, 1]
+    assert in_memory(port, 0x200, [1, 2]) and in_memory(port, 0x100, [3, 4])
+
+
 @pytest.mark.parametrize("lasts", [(1, 1), (0, 0), (1, 0)])
 def test_a_wrong_last_is_reported_and_the_count_decides(bench, lasts):
     port = prepared(bench)
