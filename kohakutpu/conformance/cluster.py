@@ -11,7 +11,7 @@ import numpy as np
 
 from kohakutpu.formats import mxfp7, words
 from kohakutpu.isa import cluster as isa
-from kohakutpu.isa.flit import Flit, FlitType, node
+from kohakutpu.isa.flit import Flit, FlitType, node, xy
 from kohakutpu.isa.memory import decode_request
 from kohakutpu.isa.signals import CU_DATA, CU_SIGNAL, SIGNAL_ON_COMPLETE, Buffer, SignalCode
 from kohakutpu.machine import ClusterUnit
@@ -138,14 +138,15 @@ class ClusterBench(Component):
             self.put(Flit(CLUSTER, AGENT, FlitType.CU_INST, txn, last, 0, payload))
 
     def burst(self, buf: int, offset: int, data: Iterable[int], *, flags: int = 0, ack: int = 0, txn: int = 0x21,
-              source: int = AGENT, length: int | None = None) -> None:  # fmt: skip
-        """A CU_DATA burst; `length` overrules the number of data flits in the descriptor."""
+              source: int = AGENT, length: int | None = None, cycle: int | None = None) -> None:  # fmt: skip
+        """A CU_DATA burst, from `cycle` on; `length` overrules the number of data flits in the descriptor."""
         data = list(data)
         length = len(data) if length is None else length
-        payload = CU_DATA.pack(buf=buf, offset=offset, len=length - 1, flags=flags, ack_x=ack & 15, ack_y=ack >> 4)
-        self.put(Flit(CLUSTER, source, FlitType.CU_DATA, txn, 0, 0, payload))
+        ack_x, ack_y = xy(ack)
+        payload = CU_DATA.pack(buf=buf, offset=offset, len=length - 1, flags=flags, ack_x=ack_x, ack_y=ack_y)
+        self.put(Flit(CLUSTER, source, FlitType.CU_DATA, txn, 0, 0, payload), cycle)
         for index, word in enumerate(data):
-            self.put(Flit(CLUSTER, source, FlitType.CU_DATA, txn, int(index == len(data) - 1), 0, word))
+            self.put(Flit(CLUSTER, source, FlitType.CU_DATA, txn, int(index == len(data) - 1), 0, word), cycle)
 
     def load(self, side: isa.Side, bank: int, operands: np.ndarray) -> int:
         """Send operand words uint32[n,4,8] to entry 0 on of a bank by CU_DATA; returns the number of bursts."""

@@ -126,6 +126,7 @@ class Reference:
     def gemm(self, gm, gn, nk, *, acc=0, anchor=40, aoff=0, boff=0, abank=0, bbank=0):
         """Returns the FP16 words that the last K block would emit."""
         gm, gn, nk = max(gm, 1), max(gn, 1), max(nk, 1)
+        emitted = []
         for kb in range(nk):
             for g in range(gm):
                 qa, fa = self.operand("A", abank, aoff + g * nk + kb)
@@ -136,7 +137,9 @@ class Reference:
                         for j in range(4):
                             value = convert(sum(x * y for x, y in zip(qa[i], qb[j], strict=True)), fa[i], fb[j], anchor)
                             tile[4 * i + j] = add(0 if kb == 0 and not acc else tile[4 * i + j], value)
-        return self.emit(gm * gn)
+                    if kb == nk - 1:
+                        emitted.append(sum(to_fp16(lane) << 16 * at for at, lane in enumerate(tile)))
+        return emitted
 
     def emit(self, count):
         rows = [self.tiles[t % len(self.tiles)] for t in range(max(count, 1))]

@@ -79,14 +79,16 @@ def test_a_drain_longer_than_the_tile_store_wraps():
     assert rig.memory(0x4000, 20) == (emitted * 3)[:20]
 
 
-def test_a_sweep_larger_than_the_tile_store_wraps():
-    rig = Rig(ClusterUnit(2, 1, tiles=8, a_entries=32, b_entries=32))
-    rig.operands(3, 5, 2)
-    emitted = rig.gemm(3, 5, 2, emit=1, addr=0x4000)
-    rig.issue(DRAIN.encode(addr=0x4000, n=15, fuse=1), DRAIN.encode(addr=0x5000, n=8))
+@pytest.mark.parametrize("tiles, gm, gn", [(8, 3, 5), (16, 6, 10), (32, 7, 11)])
+def test_a_sweep_larger_than_the_tile_store_wraps(tiles, gm, gn):
+    """A sub-tile's word is emitted before the next sub-tile of its address is added to it."""
+    rig = Rig(ClusterUnit(2, 1, tiles=tiles, a_entries=32, b_entries=32))
+    rig.operands(gm, gn, 2)
+    emitted = rig.gemm(gm, gn, 2, emit=1, addr=0x4000)
+    rig.issue(DRAIN.encode(addr=0x4000, n=gm * gn, fuse=1), DRAIN.encode(addr=0x8000, n=tiles))
     rig.run()
-    assert rig.memory(0x5000, 8) == rig.reference.emit(8)
-    assert len(emitted) == 15
+    assert rig.memory(0x4000, gm * gn) == emitted
+    assert rig.memory(0x8000, tiles) == rig.reference.emit(tiles)
 
 
 def test_a_tile_that_was_never_opened_reads_as_zero():
@@ -148,10 +150,11 @@ def test_other_gemms_may_run_before_the_fused_drain_and_the_batch_then_goes_wher
     rig.operands(13, 13, 1)
     emitted = rig.gemm(13, 13, 1, emit=1, addr=0x4000)  # more sub-tiles than the result queue holds
     rig.gemm(2, 2, 1)
-    rig.issue(DRAIN.encode(addr=0x4000, n=169, fuse=1), DRAIN.encode(addr=0x8000, n=4))
+    rig.issue(DRAIN.encode(addr=0x10000, n=169, fuse=1), DRAIN.encode(addr=0x8000, n=4))
     rig.run()
     assert rig.memory(0x4000, 169) == emitted
     assert rig.memory(0x8000, 4) == rig.reference.emit(4)
+    assert (rig.bench.memory[0x10000:0x12000] == 0xAA).all()
 
 
 def test_two_emitting_gemms_and_an_explicit_drain_without_any_fused_drain():

@@ -114,6 +114,23 @@ def test_data_that_comes_before_its_fill_waits_and_is_used(monkeypatch):
     assert [flit.type for _, flit in bench.received] == [FlitType.MEM_RD_REQ, FlitType.CU_SIGNAL]
 
 
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_fill_whose_data_is_all_there_still_asks_before_it_retires(monkeypatch, skip):
+    """The link is blocked while the data lands, so the request leaves last; retirement is in the cycle after that."""
+    monkeypatch.setattr(ClusterBench, "_serve", lambda *_: None)
+    bench = ClusterBench(UNIT, skip=skip, refuse=lambda now: now < 60)
+    bench.instruct(0)  # its completion holds the output register
+    bench.instruct(FILL.encode(addr=0, n=1, preq=1))
+    for number, word in enumerate(blocks_of(5, 1, "A")[0]):
+        answer(bench, 0, number, word)
+    bench.engine.advance(60)
+    assert bench.cluster.landed == 1 and bench.cluster.operations == 0
+    bench.run(2)
+    assert [(cycle, flit.type) for cycle, flit in bench.received] == [
+        (60, FlitType.CU_SIGNAL), (61, FlitType.MEM_RD_REQ), (63, FlitType.CU_SIGNAL),
+    ]  # fmt: skip
+
+
 def test_a_full_receive_fifo_before_the_fill_holds_the_link_and_loses_nothing(monkeypatch):
     monkeypatch.setattr(ClusterBench, "_serve", lambda *_: None)
     bench = ClusterBench(ClusterUnit(2, 1, tiles=512, a_entries=512, b_entries=512, recv_depth=8))

@@ -155,6 +155,26 @@ def test_peer_streams_to_one_tile_back_to_back_all_count():
     assert rig.memory(0x4000, 1) == rig.reference.emit(1)
 
 
+@pytest.mark.parametrize("refuse", [None, lambda now: now % 4], ids=["free link", "slow link"])
+def test_a_stream_that_comes_during_a_drain_adds_after_it(refuse):
+    """Also while the drain's commands are held because the result queue is full."""
+    rig = Rig(refuse=refuse)
+    rig.operands(16, 16, 1)
+    emitted = rig.gemm(16, 16, 1)
+    rig.run()
+    rig.issue(DRAIN.encode(addr=0x4000, n=256))
+    rig.bench.engine.advance(250)
+    pair = rig.reference.send(1)
+    rig.bench.burst(2, 2 * 250, pair, flags=1)
+    rig.reference.peer(2 * 250, pair)
+    rig.run(1)
+    assert rig.bench.cluster.peer_command >= rig.bench.cluster.drain.last_command + 5
+    rig.issue(DRAIN.encode(addr=0x8000, n=256))
+    rig.run(1)
+    assert rig.memory(0x4000, 256) == emitted
+    assert rig.memory(0x8000, 256) == rig.reference.emit(256) != emitted
+
+
 def test_two_clusters_add_partial_sums():
     """SEND of one cluster is the peer burst of another: a split K ends in the same tile as the adder says."""
     left, right = Rig(), Rig()
