@@ -72,6 +72,13 @@ class Constants:
             self.scalars[word] = register
         return self.scalars[word]
 
+    def operand(self, leaf: Constant) -> Operand:
+        """Where an operation reads the constant from."""
+        word = self.word(leaf)
+        if word in self.spread:
+            return Source.V, self.spread[word]
+        return (Source.K, K_REGISTERS[word]) if word in K_REGISTERS else (Source.S, self.scalar(word))
+
     def load(self, image: Image) -> None:
         """VSETI for each."""
         for word, register in self.scalars.items():
@@ -100,8 +107,6 @@ def undemonstrated(expression: Expression, known: Mapping[str, int], line: Line)
                         f"the constant {value:g} would be operand v{letter} of {OPCODES[node.op].name} from an "
                         f"{source.name} register, a source slot that is undemonstrated"
                     )
-    if isinstance(expression.nodes[-1], Constant):
-        found.append("the value is a constant")
     return found
 
 
@@ -162,32 +167,22 @@ def generate(
         operand: position for position, node in enumerate(nodes) if isinstance(node, Op) for operand in node.operands
     }
     where: dict[int, Operand] = {node: (Source.V, register) for node, register in leaves.items()}
-    busy: dict[int, int] = {}  # register -> node
+    busy: dict[int, int] = {}  # register -> the node it holds for a later use
     pool: list[int] = []
     operations = []
     for position, node in enumerate(nodes):
         if isinstance(node, Constant) and position not in leaves:
-            word = constants.word(node)
-            if word in constants.spread:
-                where[position] = (Source.V, constants.spread[word])
-            elif word in K_REGISTERS:
-                where[position] = (Source.K, K_REGISTERS[word])
-            else:
-                where[position] = (Source.S, constants.scalar(word))
+            where[position] = constants.operand(node)
         elif isinstance(node, Op):
             operands = [where[operand] for operand in node.operands]
-            for operand in node.operands:
-                source, register = where[operand]
-                if last_use[operand] == position and source is Source.V and operand in busy.values():
-                    busy.pop(register, None)
-            free = [register for register in pool if register not in busy]
-            if not free:
-                register = allocate(len(pool))
-                pool.append(register)
-                free = [register]
-            busy[free[0]] = position
-            where[position] = (Source.V, free[0])
-            operations.append(_operation(node, operands, free[0]))
+            busy = {register: held for register, held in busy.items() if last_use.get(held, position) > position}
+            vd = next((register for register in pool if register not in busy), None)
+            if vd is None:
+                vd = allocate(len(pool))
+                pool.append(vd)
+            busy[vd] = position
+            where[position] = (Source.V, vd)
+            operations.append(_operation(node, operands, vd))
     return ChunkCode(operations, where[len(nodes) - 1][1])
 
 
@@ -198,20 +193,14 @@ def generate_published(expression: Expression, leaves: Mapping[int, int], consta
     for node in nodes:
         for operand in node.operands if isinstance(node, Op) else ():
             uses[operand] += 1
-    if isinstance(nodes[-1], Constant) or (expression.is_copy and not isinstance(nodes[-1], Op)):
+    if not isinstance(nodes[-1], Op):
         raise CompileError("lowering='published' stores no bare copy and no constant", constants.line)
     where: dict[int, Operand] = {node: (Source.V, register) for node, register in leaves.items()}
     held: dict[int, int] = {}  # register -> node
     operations = []
     for position, node in enumerate(nodes):
         if isinstance(node, Constant) and position not in leaves:
-            word = constants.word(node)
-            if word in constants.spread:
-                where[position] = (Source.V, constants.spread[word])
-            else:
-                where[position] = (
-                    (Source.K, K_REGISTERS[word]) if word in K_REGISTERS else (Source.S, constants.scalar(word))
-                )
+            where[position] = constants.operand(node)
         elif isinstance(node, Op):
             operands = [where[operand] for operand in node.operands]
             for operand in node.operands:
@@ -234,11 +223,11 @@ def generate_published(expression: Expression, leaves: Mapping[int, int], consta
 
 def registers_needed(expression: Expression, loaded: Sequence[int], constants: Constants) -> int:
     """Vector registers one chunk needs for its loaded leaves and its results."""
-    used = [len(loaded)]
+    results: list[int] = []
 
-    def count(number: int) -> int:
-        used[0] = max(used[0], len(loaded) + number + 1)
+    def another(number: int) -> int:
+        results.append(number)
         return number
 
-    generate(expression, dict.fromkeys(loaded, 0), constants, count)
-    return used[0]
+    generate(expression, dict.fromkeys(loaded, 0), constants, another)
+    return len(loaded) + len(results)

@@ -269,7 +269,7 @@ class _Builder:
                         statement.source,
                     )
                 if isinstance(leaf, TileLeaf):
-                    name = f"land{next(self.names)}"
+                    name = next(name for number in self.names if (name := f"land{number}") not in self.buffers)
                     self.buffers[name] = Buffer(name, "temp", target.shape, target.batched, False, statement.source)
                     self.landing[statement.id, leaf.accumulator] = name
 

@@ -226,9 +226,7 @@ class Kernel:
         for port in self.inputs:
             shape = _shape(self.name, port.name, shapes[port.name])
             if shape != port.logical_shape(extents):
-                raise KernelError(
-                    f"{self.name}: {port.name} has shape {shape}, expected {port.logical_shape(extents)}"
-                )
+                raise KernelError(f"{self.name}: {port.name} has shape {shape}, expected {port.logical_shape(extents)}")
         return extents
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .extents import Axis, Expr, Index, Name
+from .extents import Axis, Expr, Index, Name, names_in
 from .source import KernelError, Source, here
 from .trace import ELEMENTS, Buffer, BufferLeaf, Expression, Loop, Slice, SliceLeaf, Units
 
@@ -25,6 +25,8 @@ class Recorder:
         self.knobs = knobs
         self.buffers = buffers
         self.elements = Name(ELEMENTS)
+        # An index and a dim are told apart by name wherever extents are resolved.
+        self._dims = {ELEMENTS}.union(*(names_in(extent) for buffer in buffers.values() for extent in buffer.shape))
         self.body: list = []
         self._bodies = [self.body]
         self._open: list[Index] = []
@@ -48,7 +50,8 @@ class Recorder:
     def fresh(self, stem: str) -> str:
         """A name not used before in this trace."""
         self.fresh_count += 1
-        return f"{stem}{self.fresh_count}"
+        name = f"{stem}{self.fresh_count}"
+        return self.fresh(stem) if name in self.buffers or name in self._dims else name
 
     def next_id(self) -> int:
         self._statements += 1
@@ -150,11 +153,14 @@ class Recorder:
         self.emit(Units(indices, tuple(index.axis.count for index in indices), tuple(body), source))
 
     def _letter(self) -> str:
-        return "ijklmnopqrst"[len(self._open)]
+        free = [letter for letter in "ijklmnopqrstuvwxyz" if letter not in self._dims]
+        return free[len(self._open)]
 
     def _push(self, index: Index, source: Source) -> None:
         if any(index.name == known.name for known in self._open):
             raise KernelError(f"the index {index.name} is open already", source)
+        if index.name in self._dims:
+            raise KernelError(f"the index {index.name} has the name of a dim", source)
         self._open.append(index)
 
 

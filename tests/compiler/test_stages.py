@@ -211,6 +211,17 @@ def test_parts_stand_alone(bench):
         compile_kernel(kernel(looped), bench, {"x": (4, 8)})
 
 
+def test_made_names_avoid_the_ports(bench):
+    def made(x=L.In(M, K), land4=L.In(N, K), t1=L.Out(M, N), *, gm=2, gn=2, nk=1):
+        h = L.temp(M, N)
+        with units(x.tiles(gm), land4.tiles(gn)) as (i, j):
+            h[i, j] <<= acc_of(x, land4, i, j, gm, gn, nk) * 2.0
+        t1 <<= h + 1
+
+    artifact = compile_kernel(kernel(made), bench, {"x": (16, 64), "land4": (16, 64)}, {"fuse": False})
+    assert [image.name for image in artifact.buffers] == ["x", "land4", "t1", "t2", "land5"]
+
+
 def test_a_copy_and_a_number(bench):
     artifact = compile_kernel(constants, bench, {"x": (4, 8)})
     assert [stage.statements for stage in artifact.stages] == [(0,), (1,)]

@@ -295,6 +295,38 @@ def test_an_index_ends_with_its_loop():
         traced(body)
 
 
+def test_indices_and_dims_keep_apart():
+    i, j, m2 = dims("i, j, m2")
+
+    @kernel
+    def made(x=L.In(i, m2), w=L.In(j, m2), y=L.Out(i, j)):
+        with units(x.tiles(1), w.tiles(1)) as (a, b):
+            acc = L.tile(1, 1, 1)
+            for c in loop(x.chunks32(1)):
+                acc += x[a, c] @ w[b, c]
+            y[a, b] <<= acc
+
+    (tiling,) = made.trace().body
+    assert [index.name for index in tiling.indices] == ["k", "l"] and tiling.body[1].index.name == "m3"
+
+    @kernel
+    def named(x=L.In(i), y=L.Out(i)):
+        with units(x.parts(16), names=("i",)) as e:
+            y[e] <<= x[e]
+
+    with pytest.raises(KernelError, match="the index i has the name of a dim"):
+        named.trace()
+
+
+def test_an_index_name_is_open_once():
+    def body(x, w, r, b, y, z, gm, gn, nk):
+        with units(x.tiles(gm), names=("a",)):
+            list(loop(3, name="a"))
+
+    with pytest.raises(KernelError, match="the index a is open already"):
+        traced(body)
+
+
 def test_kernel_syntax_outside_a_kernel():
     with pytest.raises(KernelError, match="outside a kernel"):
         L.temp(M)
