@@ -247,13 +247,15 @@ def test_any_bursts_are_framed_by_count(bursts, seed):
     assert [tuple(s)[1:] for s in signals[: len(expected)]] == expected
     assert [s.code for s in signals[len(expected) :]] == [SignalCode.FAULT if fault else 0, 0]
     assert runs[0].node_words(SINK) == reference.send(TILES)
-    # operands: a product of all of L1 with itself tells every entry apart
-    shape = dict(gm=8, gn=8, nk=4)
-    for bench in runs:
-        bench.instruct(GEMM.encode(**shape), DRAIN.encode(n=64, dbuf=2, **TO_SINK))
-        bench.run(4, len(expected))
-    reference.gemm(8, 8, 4)
-    assert runs[0].node_words(SINK)[2 * TILES :] == reference.send(64)
+    # operands: every entry of A against one of B, then the other way round
+    done = 2
+    for gm, gn in ((32, 1), (1, 32)):
+        for bench in runs:
+            bench.instruct(GEMM.encode(gm=gm, gn=gn), DRAIN.encode(n=32, dbuf=2, **TO_SINK))
+            bench.run(done + 2, len(expected))
+        done += 2
+        reference.gemm(gm, gn, 1)
+        assert runs[0].node_words(SINK)[-64:] == reference.send(32)
 
 
 def test_bursts_of_our_own_drains_are_framed_by_last_too():
