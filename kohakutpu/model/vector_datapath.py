@@ -77,9 +77,8 @@ class Store(Transfer):
             else:
                 values = e8m15.to_fp32(self.path.v[self.register, : HALF * len(self.access)]).view(np.uint16)
             self.data = values.reshape(len(self.access), LANES)
-        # word by word in order: a walk may visit a word twice
-        for word, data in zip(self.words[part].tolist(), self.data[part], strict=True):
-            self.path.l1[word] = data
+        # a walk may visit a word twice; numpy keeps the last value, as L1 does
+        self.path.l1[self.words[part]] = self.data[part]
 
 
 class Datapath:

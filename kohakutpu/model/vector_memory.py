@@ -227,7 +227,6 @@ class DrainEngine:
         self._start = now + 1
         self._l1 = l1
         self._left = words
-        self._queued = 0
         self.last_read = now
         self._schedule(now)
 

@@ -260,6 +260,22 @@ def test_drain_reads_what_the_stores_before_it_wrote():
     assert [bench.memory[0x9000 + 32 * i] for i in range(8)] == [int("4000" * 16, 16)] * 8
 
 
+def test_a_stopped_drain_has_read_as_much_as_its_queue_holds():
+    """With the link stopped at the descriptor, 16 words are read; what lands afterwards shows in the others."""
+    opens = 200
+    bench = filled(VectorBench(accepts=lambda cycle: cycle < 40 or cycle >= opens))
+    count = bench.load(assemble_words("VDRAIN A2, 0\nVHALT"), [(2, 0, 0x8000), dim(2, 0, 32, 32)])
+    bench.wait(count)
+    bench.engine.advance(40 - bench.engine.now)
+    bench.instruct(0x3 << 252)
+    payload = CU_DATA.encode(len=31)
+    bench.put(Flit(UNIT.node, BENCH, FlitType.CU_DATA, 0, 0, 0, payload), 100)
+    for i in range(32):
+        bench.put(Flit(UNIT.node, BENCH, FlitType.CU_DATA, 0, int(i == 31), 0, word(1000 + i)), 100)
+    bench.wait(count + 1)
+    assert [bench.memory[0x8000 + 32 * i] for i in range(32)] == [word(i if i < 16 else 1000 + i) for i in range(32)]
+
+
 # ---- L1 in the right cycle ---------------------------------------------------------------------------------------
 
 

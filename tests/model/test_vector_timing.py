@@ -90,6 +90,10 @@ KERNELS = {
         vl(128) + "VSETMODE TREE\nVRED s1, v0, v0, SUM\nVRED s2, v0, v0, MAX\nVHALT", START + 4 + 8 + 20 + 8 + 55),
     "a sum's result": (
         vl(16) + "VSETMODE TREE\nVRED s1, v0, v0, SUM\nVBCAST v1, s1\nVHALT", START + 4 + 1 + 55 + 1 + 3 + 1),
+    "a scalar written twice": (
+        vl(16) + "VSETMODE TREE\nVRED s1, v0, v0, SUM\nVRED s1, v0, v0, ANY\nVHALT", START + 4 + 1 + 55 + 1 + 4),
+    "an immediate for a scalar on its way": (
+        vl(16) + "VSETMODE TREE\nVRED s1, v0, v0, SUM\nVSETI s1, 5\nVHALT", START + 4 + 1 + 55 + 2),
     # request sent 1 after decode, on the link the cycle after, the words 20 later, visible a cycle after the link
     "a fill": ("VFILL A1, 0\nVBAR\nVHALT", START + 1 + 1 + 20 + 32 + 2),
     "a fill, VHALT waits too": ("VFILL A1, 0\nVHALT", START + 1 + 1 + 20 + 32 + 1),
