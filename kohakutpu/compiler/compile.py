@@ -22,6 +22,7 @@ from .deal import deal
 from .expressions import memory_constant, register_constant
 from .layouts import Flat, Layout, Tile
 from .placement import place
+from .programs import l1_room
 from .refusals import PAGE, CompileError
 from .rounds import schedule
 from .stages import ClusterStage, Drain, ElementwiseStage, EpilogueStage, Program, build
@@ -154,6 +155,7 @@ class _Compilation:
         rounds: list[Round] = []
         writers: list[Writer] = []
         states = {node: CoreState() for node in self.units["vector"]}
+        room = l1_room(self.machine)
         program = self.program.stages
         for number, stage in enumerate(program):
             if isinstance(stage, ClusterStage):
@@ -162,12 +164,12 @@ class _Compilation:
                 nodes = deal(stage.instances, list(self.units["vector"]))
                 words = len(stage.instances) * stage.gm * stage.gn
                 record = Stage("vector", stage.grid, nodes, {}, (stage.statement.id,), words)
-                streams = fusion.lower(stage, nodes, self.images, states, self.extents.dims, self.published)
+                streams = fusion.lower(stage, nodes, self.images, states, self.extents.dims, self.published, room)
             else:
                 plan = self.plans[number]
                 nodes = deal(plan.spans, list(self.units["vector"]))
                 record = Stage("vector", plan.grid, nodes, {}, (stage.statement.id,), plan.drained(self.published))
-                streams = elementwise.lower(plan, nodes, self.images, states, self.extents.dims, self.published)
+                streams = elementwise.lower(plan, nodes, self.images, states, self.extents.dims, self.published, room)
             stages.append(record)
             writers += self._writers(stage)
             depths = {node: unit.inst_depth for node, unit in self.units[record.unit].items()}

@@ -31,7 +31,7 @@ from .programs import (
     prologue,
     require_fit,
 )
-from .refusals import L1_SAFE, CompileError
+from .refusals import CompileError
 from .stages import ElementwiseStage, Key
 
 FILL_CYCLES = 60  # estimated time from a run's fills to their data, which nothing hides
@@ -140,20 +140,24 @@ def lower(
     states: Mapping[int, CoreState],
     known: Mapping[str, int],
     published: bool,
+    room: int,
 ) -> dict[Key, list[int]]:
-    """The payloads of each instance."""
-    if published:
-        return {key: _published(plan, plan.spans[key], images, states[nodes[key]], known) for key in sorted(plan.spans)}
-    choice = _choose(plan, nodes, known)
-    return {
-        key: _default(plan, plan.spans[key], images, states[nodes[key]], known, choice) for key in sorted(plan.spans)
-    }
+    """The payloads of each instance; `room` is the L1 words of a program."""
+    choice = None if published else _choose(plan, nodes, known, room)
+    out = {}
+    for key, span in sorted(plan.spans.items()):
+        state = states[nodes[key]]
+        if published:
+            out[key] = _published(plan, span, images, state, known, room)
+        else:
+            out[key] = _default(plan, span, images, state, known, choice)
+    return out
 
 
 # ---- the published program ----------------------------------------------------------------------------
 
 
-def _published(plan: Plan, span: Span, images, state: CoreState, known) -> list[int]:
+def _published(plan: Plan, span: Span, images, state: CoreState, known, room: int) -> list[int]:
     """Up to 8 chunks a run, unrolled; fill, load, store and drain each with a descriptor of its own."""
     stage = plan.stage
     source = stage.statement.source
@@ -168,8 +172,8 @@ def _published(plan: Plan, span: Span, images, state: CoreState, known) -> list[
     words = _published_run(span)
     constants = _seeded(plan, known, n)
     code = generate_published(stage.expression, {node: v for v, node in enumerate(plan.loaded)}, constants)
-    if (n + 1) * words > L1_SAFE:
-        raise CompileError(f"{n} operands and the result span {(n + 1) * words} words of L1, above {L1_SAFE}", source)
+    if (n + 1) * words > room:
+        raise CompileError(f"{n} operands and the result span {(n + 1) * words} words of L1, above {room}", source)
     image = prologue(constants)
     constants.broadcast(image)
     for operand in range(n):
@@ -241,7 +245,7 @@ def _constants(plan: Plan, known) -> Constants:
     return collect_constants(plan.stage.expression, known, plan.stage.statement.source, spread_from=0)
 
 
-def _choose(plan: Plan, nodes: Mapping[Key, int], known) -> _Choice:
+def _choose(plan: Plan, nodes: Mapping[Key, int], known, room: int) -> _Choice:
     """The shape of a run with the least estimated time, dispatch and work together."""
     source = plan.stage.statement.source
     expression = plan.stage.expression
@@ -264,7 +268,7 @@ def _choose(plan: Plan, nodes: Mapping[Key, int], known) -> _Choice:
     busiest = max(sum(nodes[key] == node for key in plan.spans) for node in set(nodes.values()))
     choices = []
     longest = max(span.words for span in plan.spans.values())
-    for per in range(1, min(L1_SAFE // (n + 1) // CHUNK, math.ceil(longest / CHUNK)) + 1):
+    for per in range(1, min(room // (n + 1) // CHUNK, math.ceil(longest / CHUNK)) + 1):
         words = 4 + 2 * len(constants.scalars) + len(constants.spread) + n + (n > 0) + per * chunk_words + 2
         if words > isa.IMEM_WORDS:
             break

@@ -30,10 +30,11 @@ from .programs import (
     WORD_CYCLES,
     in_step,
     interleave,
+    l1_room,
     prologue,
     require_fit,
 )
-from .refusals import L1_SAFE, WBURST, CannotFuse, CompileError
+from .refusals import WBURST, CannotFuse, CompileError
 from .stages import ClusterStage, EpilogueStage, Key, Send
 
 MAX_TILES = 7  # v0..v6
@@ -110,7 +111,7 @@ def check(stage: EpilogueStage, machine: Machine, known: Mapping[str, int]) -> N
     words, span = stage.gm * stage.gn, span_words(stage.gm, stage.gn)
     extra = [leaf for leaf in expression.leaves if isinstance(leaf, SliceLeaf)]
     bias = [leaf for leaf in extra if len(leaf.slice.indices) == 1]
-    limit = min([L1_SAFE, *(unit.l1_words for unit in machine.vectors)])
+    limit = l1_room(machine)
     footprint = (stage.slots + 1) * span + (stage.gn if bias else 0)
     if footprint > limit:
         parts = f"{stage.slots + 1} * {span} words (gm*gn = {words})" + (
@@ -140,15 +141,16 @@ def lower(
     states: Mapping[int, CoreState],
     known: Mapping[str, int],
     published: bool,
+    room: int,
 ) -> dict[Key, list[int]]:
-    """The payloads of each instance."""
+    """The payloads of each instance; `room` is the L1 words of a program."""
     expression = stage.statement.expression
     tiles = tuple(n for n, leaf in enumerate(expression.nodes) if isinstance(leaf, TileLeaf))
     bias = next((n for n, leaf in enumerate(expression.nodes) if isinstance(leaf, SliceLeaf)), None)
     shape = _Shape(
         tiles, bias, stage.slots, stage.gm * stage.gn, span_words(stage.gm, stage.gn), stage.gm, stage.gn
     )  # fmt: skip
-    plan = None if published else _choose(stage, shape, known)
+    plan = None if published else _choose(stage, shape, known, room)
     out = {}
     for key in sorted(stage.instances):
         instance = stage.instances[key]
@@ -244,7 +246,7 @@ class _Plan:
     repeat: int
 
 
-def _choose(stage: EpilogueStage, shape: _Shape, known) -> _Plan:
+def _choose(stage: EpilogueStage, shape: _Shape, known, room: int) -> _Plan:
     """The plan of the least estimated time, dispatch and work together."""
     source = stage.statement.source
     expression = stage.statement.expression
@@ -260,7 +262,7 @@ def _choose(stage: EpilogueStage, shape: _Shape, known) -> _Plan:
         # The last run is moved back so that it ends with the tile.
         starts = tuple(min(first, shape.chunks - per) for first in range(0, shape.chunks, per))
         repeat = _bias_repeats(shape, starts, per)
-        if repeat and (shape.side + repeat * shape.gn > L1_SAFE or repeat * shape.gn > isa.WALK_LIMIT):
+        if repeat and (shape.side + repeat * shape.gn > room or repeat * shape.gn > isa.WALK_LIMIT):
             continue
         runs = len(starts)
         biased = shape.bias is not None
@@ -273,10 +275,7 @@ def _choose(stage: EpilogueStage, shape: _Shape, known) -> _Plan:
         plans.append((FLIT_CYCLES * flits * len(stage.instances) + work, _Plan(starts, per, width, need, repeat)))
     if not plans:
         raise CannotFuse(
-            [
-                f"the per-channel operand, repeated to whole chunks for gn = {shape.gn}, does not fit {L1_SAFE} words "
-                "of L1"
-            ],
+            [f"the per-channel operand, repeated to whole chunks for gn = {shape.gn}, does not fit {room} words of L1"],
             source,
         )
     return min(plans, key=lambda plan: plan[0])[1]

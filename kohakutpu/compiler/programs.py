@@ -8,16 +8,22 @@ from collections.abc import Sequence
 from kohakutpu.isa import vector as isa
 from kohakutpu.isa.vector import Opcode
 from kohakutpu.lang.source import Source
+from kohakutpu.machine import Machine
 
 from .core import Image
 from .expressions import Constants
-from .refusals import CompileError
+from .refusals import L1_SAFE, CompileError
 
 CHUNK = isa.VL_MAX // 16  # L1 words of one VL
 # Estimated cycles, only to choose between programs that compute the same: one flit of dispatch, one run with nothing
 # in it, a word of 8 chunks issued behind independent ones, and behind the one it depends on.
 FLIT_CYCLES, RUN_CYCLES, WORD_CYCLES, DEPENDENT_CYCLES = 5, 45, 9, 17
 IN_STEP = 3  # chunks worked on in step: two hide the lanes' latency, a third the loads'
+
+
+def l1_room(machine: Machine) -> int:
+    """L1 words that a program may span on every core."""
+    return min([L1_SAFE, *(unit.l1_words for unit in machine.vectors)])
 
 
 def prologue(constants: Constants) -> Image:

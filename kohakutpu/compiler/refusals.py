@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from kohakutpu.lang.source import KernelError, Source
 
-L1_SAFE = (
-    320  # L1 words a vector program may span; larger footprints were measured wrong on a card (spec: fused epilogue)
-)
+# L1 words a vector program may span; larger footprints were measured wrong on a card (spec: the fused epilogue).
+L1_SAFE = 320
 WBURST = 8  # granules of one drain burst, and so of one acknowledgement
 PAGE = 2048  # alignment of buffers, and of batch elements inside one
 COMMANDS = 128  # commands of one round; a kick takes 5, an await 1, the round itself 2

@@ -202,9 +202,7 @@ class _Builder:
                     raise CompileError(
                         f"{part.buffer}: a part is indexed by the tiling's index alone", statement.source
                     )
-            self._assign(
-                statement.target.buffer, _whole(statement.expression), node.indices[0].axis.per, statement
-            )  # fmt: skip
+            self._assign(statement.target.buffer, _whole(statement.expression), node.indices[0].axis.per, statement)
 
     # ---- tilings ----
 
@@ -217,7 +215,7 @@ class _Builder:
         batch = self.extents.batch
         self._check_hazards(node)
         stage = ClusterStage(((batch,) if batch > 1 else ()) + grid, {}, [s.id for s in _flatten(node.body)])
-        epilogues: dict[int, EpilogueStage] = {}
+        epilogues: dict[tuple[int, int], EpilogueStage] = {}  # (store, turn of the loop it stands in)
         tiles: dict[tuple[str, int, int, int], Key] = {}
         self._land(node)
         for copy in range(batch):

@@ -77,6 +77,22 @@ def row_of_tiles(x=L.In(M, K), w=L.In(N, K), y=L.Out(M, N), *, gm=2, gn=2, nk=1)
 
 
 @kernel
+def fused_row(x=L.In(M, K), w=L.In(N, K), y=L.Out(M, N), *, gm=2, gn=2, nk=1):
+    """Fused, and each time round into a slot of its own."""
+    with units(x.tiles(gm)) as i:
+        for j in loop(w.tiles(gn)):
+            y[i, j] <<= L.silu(product(x, w, i, j, gm, gn, nk))
+
+
+@kernel
+def computed_bias(x=L.In(M, K), w=L.In(N, K), b=L.In(N), y=L.Out(M, N), *, gm=2, gn=2, nk=1):
+    c = L.temp(N)
+    c <<= b * 2 - 0.5
+    with units(x.tiles(gm), w.tiles(gn)) as (i, j):
+        y[i, j] <<= product(x, w, i, j, gm, gn, nk) + c[j]
+
+
+@kernel
 def interleaved(x=L.In(M, K), w=L.In(N, K), v=L.In(N, K), y=L.Out(M, N), *, gm=2, gn=2, nk=1):
     with units(x.tiles(gm), w.tiles(gn)) as (i, j):
         first = L.tile(gm, gn, nk)

@@ -27,7 +27,7 @@ def compiled(value, machine, shape=(32, 64), options=Options(), **knobs):
 
 
 def run_core(instructions):
-    """Executes fills, drains and runs of one core's decoded stream: yields ('fill'|'drain', l1, addresses)."""
+    """What one core's decoded stream moves, in order: (opcode, first L1 word, memory addresses or L1 words)."""
     image, fields, moves = {}, {}, []
     for i in instructions:
         if i.op == vector.Envelope.IMEM:
@@ -40,7 +40,11 @@ def run_core(instructions):
                 if word.op in (Opcode.VFILL, Opcode.VDRAIN):
                     stride, bound = fields[word.ad, 1]
                     base = fields[word.ad, 0]
-                    moves.append((word.op.name, word.l1, [base + stride * n for n in range(bound)]))
+                    outer = fields.get((word.ad, 2), (0, 1))[1]
+                    moves.append((word.op.name, word.l1, [base + stride * n for n in range(bound)] * outer))
+                elif word.op in (Opcode.VLD, Opcode.VST):
+                    first = fields[word.ad, 0] + word.offset
+                    moves.append((word.op.name, first, list(range(first, first + 8))))
                 pc += 2 if word.op == Opcode.VSETI else 1
     return moves
 
@@ -54,7 +58,8 @@ def test_every_word_is_filled_and_drained_once(bench, lowering, shape, part):
     for instructions in programs(artifact, 0).values():
         for kind, l1, addresses in run_core(instructions):
             assert l1 + len(addresses) <= 320
-            (filled if kind == "VFILL" else drained).extend(addresses)
+            if kind in ("VFILL", "VDRAIN"):
+                (filled if kind == "VFILL" else drained).extend(addresses)
     reach = {a - y.address for a in drained}
     assert [a - x.address for a in filled] == [a - y.address for a in drained] and len(reach) == len(drained)
     assert artifact.stages[0].words == len(drained)

@@ -14,6 +14,7 @@ from kohakutpu.reference import Constants, interpret
 
 from . import kernels
 from .conftest import build_machine
+from .test_elementwise import run_core
 import itertools
 
 LIBRARY = [linear.matmul, linear.linear_silu, linear.linear_gelu, linear.linear_bias, linear.linear_add, linear.geglu,
@@ -69,6 +70,14 @@ def check_legal(artifact, machine):
             (cluster if unit == "cluster" else vector).check(flit.payload)
         assert len(round_.kicks) < round_.steps[0].credits == min(depths[kick.node] for kick in round_.kicks)
         assert {depths.get(kick.node) for kick in round_.kicks} <= set(depths.values())
+    for unit in machine.vectors:
+        stream = [
+            vector.decode(flit.payload)
+            for round_ in artifact.rounds for kick in round_.kicks if kick.node == unit.node
+            for flit in round_.flits[kick.base : kick.base + kick.count]
+        ]  # fmt: skip
+        for _, l1, moved in run_core(stream):
+            assert l1 + len(moved) <= min(320, unit.l1_words)
     for image in artifact.outputs:
         corners = {tuple(0 for _ in image.shape), tuple(extent - 1 for extent in image.shape)}
         assert all(artifact.writer_of(image.name, corner) for corner in corners)

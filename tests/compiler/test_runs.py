@@ -17,7 +17,10 @@ from kohakutpu.machine import load
 from kohakutpu.model.system import System
 from kohakutpu.reference import Constants, interpret
 
-from .kernels import bias_then_three, computed_operand, constants, flat, parts, row_of_tiles, temps, two_results
+from .kernels import (
+    bias_then_three, computed_bias, computed_operand, constants, fused_row, flat, parts, row_of_tiles, temps,
+    two_results,
+)  # fmt: skip
 
 XW = {"x": (33, 70), "w": (31, 70)}
 GATED = {"x": (16, 128), "wg": (16, 128), "wu": (16, 128)}
@@ -40,6 +43,9 @@ CASES = [
     (matmul, "ship_3x2", {"a": (45, 200), "b": (37, 200)}, {"gm": 2, "gn": 3, "nk": 2}),
     (matmul, "quad", {"a": (1, 1), "b": (1, 1)}, {"gm": 1, "gn": 1, "nk": 1}),
     (row_of_tiles, "quad", XW, {}),
+    (fused_row, "quad", {"x": (32, 70), "w": (30, 70)}, {"gm": 2, "gn": 2, "nk": 1}),
+    (fused_row, "quad", {"x": (32, 70), "w": (30, 70)}, {"gm": 2, "gn": 2, "nk": 1, "fuse": False}),
+    (computed_bias, "quad", {"x": (14, 70), "w": (30, 70), "b": (30,)}, {"gm": 2, "gn": 5, "nk": 1}),
     (two_results, "quad", {"x": (16, 128), "w": (16, 128)}, {}),
     (two_results, "quad", {"x": (2, 8, 96), "w": (16, 96)}, {}),
     (linear_silu, "mm_mesh", {"x": (32, 64), "w": (32, 64)}, {"gm": 8, "gn": 8}),
