@@ -82,7 +82,7 @@ class ClusterUnit(_Site):
     x: int
     y: int
     port: int = 0
-    tiles: int = parameter(256, 4, 32768, "4x4 sub-tiles of accumulator storage", power_of_two=True)
+    tiles: int = parameter(256, 8, 32768, "4x4 sub-tiles of accumulator storage", power_of_two=True)
     a_entries: int = parameter(32, 4, 512, "entries of L1 side A; two banks of 256 when 512", power_of_two=True)
     b_entries: int = parameter(32, 4, 512, "entries of L1 side B; two banks of 256 when 512", power_of_two=True)
     mantissa: int = parameter(14, 10, 16, "mantissa bits of the accumulator float")

@@ -315,7 +315,7 @@ RANGES = [
     ("router", "fifo_depth", 2, 4096), ("orchestrator", "staging_flits", 1, 1433),
     ("orchestrator", "tx_depth", 2, 1024), ("orchestrator", "rx_depth", 2, 1024),
     ("memory", "latency", 1, 10000), ("memory", "cycles_per_word", 1, 1024),
-    ("port", "queue_depth", 8, 4096), ("cluster", "tiles", 4, 32768), ("cluster", "a_entries", 4, 512),
+    ("port", "queue_depth", 8, 4096), ("cluster", "tiles", 8, 32768), ("cluster", "a_entries", 4, 512),
     ("cluster", "b_entries", 4, 512), ("cluster", "mantissa", 10, 16), ("cluster", "inst_depth", 2, 65535),
     ("cluster", "recv_depth", 2, 65535), ("vector", "l1_words", 64, 512), ("vector", "inst_depth", 2, 65535),
     ("vector", "recv_depth", 2, 65535),
