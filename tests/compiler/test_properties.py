@@ -49,7 +49,7 @@ def calls(draw, small=False):
 
 machines = st.builds(
     build_machine,
-    clusters=st.integers(1, 8), vectors=st.integers(1, 8), cluster_tiles=st.sampled_from([4, 64, 4096]),
+    clusters=st.integers(1, 8), vectors=st.integers(1, 8), cluster_tiles=st.sampled_from([8, 64, 4096]),
     cluster_a_entries=st.sampled_from([4, 32, 256, 512]), cluster_b_entries=st.sampled_from([4, 32, 256, 512]),
     cluster_inst_depth=st.sampled_from([2, 3, 32, 512]), vector_inst_depth=st.sampled_from([2, 32, 512]),
     vector_l1_words=st.sampled_from([64, 256, 512]), staging_flits=st.sampled_from([1, 7, 128]),
