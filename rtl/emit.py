@@ -97,7 +97,7 @@ def _convert(component: wiring.Component, name: str) -> tuple[str, tuple[_Block,
         needs = tuple(_needed.get().values())
     finally:
         _needed.reset(token)
-    return _short(text), needs
+    return _constants(_short(text)), needs
 
 
 def verilog(component: wiring.Component, *, name: str) -> str:
@@ -120,6 +120,15 @@ def verilog(component: wiring.Component, *, name: str) -> str:
     if name in blocks:
         raise ValueError(f"the top module {name} has the name of a shared block")
     return "\n".join([*(block.text for block in blocks.values()), text])
+
+
+# A constant part of a signal whose other parts are decided in `if`s: nothing would ever trigger such a block.
+_CONSTANT = re.compile(r"^  always @\*\n    (?P<assign>\S+ ?(?:\[[\d:]+\])? = \d+'[bh][0-9a-f]+;)$", re.M)
+
+
+def _constants(text: str) -> str:
+    """`text` with combinational blocks that only assign a constant as initial values."""
+    return _CONSTANT.sub(r"  initial \g<assign>", text)
 
 
 # `memory[3] = 8'h00;`, once for every word
