@@ -130,7 +130,7 @@ class Channel:
         self.next_write = 0  # first cycle in which a write burst may be issued
         self.words_read = 0
         self.words_written = 0
-        self._last_beat = -1
+        self._last_beat = -cycles_per_word
         self._last_response = -1
         self._read_latency = self._latencies(seed, "read")
         self._write_latency = self._latencies(seed, "write")

@@ -15,6 +15,7 @@ from kohakutpu.model.memory import Channel, Memory
 from kohakutpu.model.memory_read import ReadPath
 from kohakutpu.model.memory_window import HostWindow
 from kohakutpu.model.memory_write import SHOWN_BIT, WritePath
+from kohakutpu.model.mover import MemoryMover
 from kohakutpu.noc.engine import Engine
 
 QUEUE_MARGIN = 4  # a queue counts as full this much early
@@ -143,7 +144,7 @@ class MemoryEngine:
 class MemoryAgent:
     """Everything behind the memory ports of a machine."""
 
-    def __init__(self, memory: Memory, engines: Sequence[MemoryEngine], window: HostWindow, mover=None):
+    def __init__(self, memory: Memory, engines: Sequence[MemoryEngine], window: HostWindow, mover: MemoryMover):
         self.memory = memory
         self.engines = tuple(engines)
         self.window = window
@@ -162,7 +163,7 @@ class MemoryAgent:
     @property
     def channels(self) -> list[Channel]:
         """The memory's requesters, ports first: `words_read` and `words_written` of each."""
-        return [*(engine.channel for engine in self.engines), self.window.channel]
+        return [*(engine.channel for engine in self.engines), self.window.channel, self.mover.channel]
 
 
 def build_memory_agent(engine: Engine, machine: Machine, ports: Sequence[MagPort], *,
@@ -184,11 +185,13 @@ def build_memory_agent(engine: Engine, machine: Machine, ports: Sequence[MagPort
     engines = []
     for index, (port, site) in enumerate(zip(ports, machine.ports, strict=True)):
         port.memory = MemoryEngine(
-            port, channel(index), queue_depth=site.queue_depth, write_slots=site.write_slots, errata=errata, faults=faults
-        )
+            port, channel(index), queue_depth=site.queue_depth, write_slots=site.write_slots,
+            errata=errata, faults=faults,
+        )  # fmt: skip
         engines.append(port.memory)
     window = HostWindow(engine, "window", channel(len(ports)), [each.write_path for each in engines])
-    return MemoryAgent(store, engines, window)
+    mover = MemoryMover(engine, "mover", channel(len(ports) + 1), faults=faults)
+    return MemoryAgent(store, engines, window, mover)
 
 
 __all__ = ["FAULTS", "MemoryAgent", "MemoryEngine", "build_memory_agent"]

@@ -140,9 +140,8 @@ class Run:
         kind = "plain" if self.plain else "converting" if self.quant else "entry"
         total = self.entries * self.words * len(self.destinations)
         to = ", ".join(str(xy(destination)) for destination in self.destinations)
-        return (
-            f"{kind} read at {self.requested:#x} for {to}, txn {self.txn:#04x}: {total - self.unsent} of {total} flits sent"
-        )
+        sent = f"{total - self.unsent} of {total} flits sent"
+        return f"{kind} read at {self.requested:#x} for {to}, txn {self.txn:#04x}: {sent}"
 
 
 class Burst:

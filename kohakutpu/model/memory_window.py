@@ -54,7 +54,8 @@ class HostWindow(Component):
             destination = APERTURE_ADDRESS.get(address, "local")
             if len(data) % SOURCE_BYTES or not data:
                 raise MemoryAccessError(
-                    f"quantising upload of {len(data)} bytes at {address:#x}: whole entries of {SOURCE_BYTES} are expected"
+                    f"quantising upload of {len(data)} bytes at {address:#x}: "
+                    f"whole entries of {SOURCE_BYTES} are expected"
                 )
             if destination % WORD_BYTES:
                 raise MemoryAccessError(

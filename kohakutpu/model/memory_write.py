@@ -185,6 +185,7 @@ class WritePath:
             if self._starved:
                 why = f"; the first is a descriptor that waits for one of {self.slots} slots"
             elif self._wedged:
-                why = f"; the first is data of {xy(self.queue.items[0].src)} without an open write (erratum write-orphan)"
+                source = xy(self.queue.items[0].src)
+                why = f"; the first is data of {source} without an open write (erratum write-orphan)"
             lines.append(f"{len(self.queue)} write flits queued{why}")
         return lines

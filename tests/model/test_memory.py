@@ -39,7 +39,8 @@ def test_outside_is_refused_by_name(memory, access, address, length):
 @pytest.mark.parametrize(
     "address, says",
     [(1 << 39, r"aperture 0 \(STAGING\) of mesh 0"), (1 << 39 | 3 << 36 | 3 << 32, "aperture 3 of mesh 3"),
-     (-1, "not negative"), (2 << 36, "memory of mesh 2; this machine is mesh 0"), (SIZE, "the memory has 0x10000 bytes")],
+     (-1, "not negative"), (2 << 36, "memory of mesh 2; this machine is mesh 0"),
+     (SIZE, "the memory has 0x10000 bytes")],
 )  # fmt: skip
 def test_what_an_address_names_instead(memory, address, says):
     with pytest.raises(MemoryAccessError, match=says):
@@ -148,3 +149,9 @@ def test_a_dropped_write_answers_in_order(memory):
     answer = port.write(0, 0, bytes(32))
     assert port.skip_response(1) == answer + 1
     assert port.skip_response(100) == 100
+
+
+def test_the_first_burst_after_reset_waits_for_nothing(memory):
+    port = channel(memory, latency=2, cycles_per_word=100)
+    assert port.read(1, 0, 1)[0] == 3
+    assert port.write(1, 0, bytes(32)) == 3

@@ -75,8 +75,9 @@ class Receiver(Component):
 class Bench:
     """One port of mm_mesh's memory agent; `sent` and `got` are (cycle of the transfer, flit)."""
 
-    def __init__(self, *, latency: int = 20, cycles_per_word: int = 1, latency_seed: int | None = None, skip: bool = True,
-                 stall_seed: int | None = None, size: int = SIZE, slots: int = 16, errata=frozenset(), faults=frozenset()):  # fmt: skip
+    def __init__(self, *, latency: int = 20, cycles_per_word: int = 1, latency_seed: int | None = None,
+                 skip: bool = True, stall_seed: int | None = None, size: int = SIZE, slots: int = 16,
+                 errata=frozenset(), faults=frozenset()):  # fmt: skip
         machine = load("mm_mesh")
         site = dataclasses.replace(machine.ports[0], write_slots=slots)
         machine = dataclasses.replace(

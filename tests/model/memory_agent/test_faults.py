@@ -20,7 +20,7 @@ def violations(bench, fault):
     reads = [flit for flit in got if flit.type == FlitType.MEM_RD_RESP]
     found = set()
     for flit, wanted in zip(reads, expected, strict=True):
-        found |= {name for name in ("payload", "last", "rsvd", "txn", "dst") if getattr(flit, name) != getattr(wanted, name)}
+        found |= {name for name in flit._fields if getattr(flit, name) != getattr(wanted, name)}
     if [flit.txn for flit in got if flit.type == FlitType.MEM_WR_ACK] != [7, 8]:
         found.add("acknowledgements")
     image = b"".join(word.to_bytes(32, "little") for word in data)

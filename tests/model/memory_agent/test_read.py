@@ -55,7 +55,8 @@ def test_entry_streams(bench, entry_words, count, options):
 @pytest.mark.parametrize("base", [0x4000, 0x4020, 0x40E0, 0xFF00])
 @pytest.mark.parametrize("count", [1, 3, 16])
 def test_converted_streams(bench, count, base, blayout, options):
-    got, expected = responses(bench, bench.read(base, txn=0xFF, stream=1, quant=1, count=count, blayout=blayout), **options)
+    request = bench.read(base, txn=0xFF, stream=1, quant=1, count=count, blayout=blayout)
+    got, expected = responses(bench, request, **options)
     assert got == expected
 
 
@@ -146,7 +147,8 @@ def test_conversion_sees_exactly_what_the_bursts_returned(bench, seed, base):
     while len(bursts) < count:
         port.engine.advance(choose.randint(1, 30))
         where = base + choose.randrange(0, count * 256, 2)
-        port.memory.commit(port.engine.now + choose.randint(0, 3), 9, where, choose.randbytes(2 * choose.randint(1, 20)))
+        change = choose.randbytes(2 * choose.randint(1, 20))
+        port.memory.commit(port.engine.now + choose.randint(0, 3), 9, where, change)
     got = port.run(count * 4 - len(port.got))
     source = b"".join(data for _, _, data in bursts)
     assert source != memory[base : base + count * 256], "nothing changed under the stream: the test shows nothing"

@@ -1,4 +1,4 @@
-"""Writes of a memory port: every form, bytes just outside, interleaved sources, broken rules, the write-orphan erratum."""
+"""Writes of a memory port: every form, bytes just outside, mixed sources, broken rules, the write-orphan erratum."""
 
 import random
 
