@@ -92,9 +92,9 @@ class Peer(Component):
 
 
 class Bench:
-    def __init__(self, *, busy=None, skip=True, **options):
+    def __init__(self, *, busy=None, skip=True, kind=Worker, **options):
         self.engine = Engine(skip=skip)
-        self.worker = Worker(self.engine, **options)
+        self.worker = kind(self.engine, **options)
         self.peer = Peer(self.engine, busy)
         self.worker.in_link, self.peer.in_link = self.peer.out, self.worker.out
         self.peer.out.sink, self.worker.out.sink = self.worker, self.peer
@@ -169,8 +169,9 @@ def test_a_link_held_for_good_then_one_signal_for_each_accepted_cycle():
         assert len(bench.signals()) == expected
 
 
-def test_a_full_completion_queue_stops_the_next_instruction():
-    bench = Bench(busy=lambda cycle: True)
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_full_completion_queue_stops_the_next_instruction(skip):
+    bench = Bench(busy=lambda cycle: True, skip=skip)
     bench.send(*program(30))
     bench.engine.advance(500)
     # 16 in the queue, one in the output register; the next instruction is not taken
@@ -222,6 +223,24 @@ def test_latency_of_an_instruction(cycles):
 
 def test_instructions_follow_each_other_by_their_time_and_one():
     bench = Bench()
+    bench.send(*[work(4)] * 6)
+    assert bench.engine.run(lambda: len(bench.peer.received) == 6, 200)
+    times = [cycle for cycle, _ in bench.peer.received]
+    assert {b - a for a, b in zip(times, times[1:])} == {5}
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_the_next_instruction_is_not_offered_in_the_cycle_of_a_retirement(skip):
+    """However eagerly a unit asks."""
+
+    class Eager(Worker):
+        def unit_step(self, now):
+            following = super().unit_step(now)
+            if self.in_flight is None and self.instruction(now) is not None:
+                self.until = following = now + (self.take_instruction(now).payload & 0xFFFF)
+            return following
+
+    bench = Bench(skip=skip, kind=Eager)
     bench.send(*[work(4)] * 6)
     assert bench.engine.run(lambda: len(bench.peer.received) == 6, 200)
     times = [cycle for cycle, _ in bench.peer.received]
