@@ -18,6 +18,18 @@ def test_the_request_a_fill_sends():
     assert request.entry_words == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "high", "low"),
+    [
+        ("addr", 255, 216), ("len", 215, 208), ("stream", 206, 206), ("blayout", 205, 205), ("quant", 204, 204),
+        ("flush", 202, 202), ("invalidate", 201, 201), ("cacheable", 200, 200), ("count", 199, 192),
+        ("peers", 191, 168), ("npeer", 167, 166), ("entry_words", 165, 158),
+    ],
+)  # fmt: skip
+def test_positions(name, high, low):
+    assert MEM_REQ.encode(**{name: (2 << high - low) - 1}) == (2 << high) - (1 << low)
+
+
 def test_a_write_descriptor_is_a_request_with_two_fields():
     assert MEM_WR.encode(addr=0x8000, len=7) == MEM_REQ.encode(addr=0x8000, len=7) == 0x8000 << 216 | 7 << 208
 

@@ -46,6 +46,41 @@ def test_holes(offset):
     assert find(offset) is None
 
 
+@pytest.mark.parametrize(
+    ("register", "name", "high", "low"),
+    [
+        ("STATUS", "busy", 0, 0), ("STATUS", "error", 1, 1), ("STATUS", "mesh_ready", 2, 2),
+        ("PROG_DST", "x", 3, 0), ("PROG_DST", "y", 7, 4), ("PROG_LEN", "flits", 15, 0), ("PROG_CRED", "credit", 15, 0),
+        ("PROG_STAT", "run", 0, 0), ("PROG_STAT", "left", 16, 1), ("PROG_STAT", "credit", 32, 17),
+        ("PROG_BASE", "slot", 15, 0), ("SIG_DONE", "count", 15, 0),
+        ("AUX_STAT", "moves", 63, 40), ("AUX_STAT", "reads", 39, 24), ("AUX_STAT", "writes", 23, 8),
+        ("AUX_STAT", "fault", 7, 4), ("AUX_STAT", "busy", 0, 0), ("TX_STATUS", "full", 16, 16),
+        ("RX_STATUS", "empty", 16, 16), ("RX_STATUS", "overflow", 17, 17),
+        ("NODE_STATUS", "code", 63, 56), ("NODE_STATUS", "arg", 55, 24), ("NODE_STATUS", "count", 23, 8),
+        ("NODE_STATUS", "valid", 0, 0),
+    ],
+)  # fmt: skip
+def test_positions(register, name, high, low):
+    assert registers.BY_NAME[register].layout.fields[name].mask == (2 << high) - (1 << low)
+
+
+@pytest.mark.parametrize(
+    ("offset", "name", "high", "low"),
+    [
+        (0x00, "mode", 2, 0), (0x00, "width", 4, 3), (0x00, "go", 16, 16), (0x00, "coalesce", 11, 11),
+        (0x00, "burst", 15, 13), (0x10, "walker", 0, 0), (0x10, "base", 43, 4), (0x10, "dims", 46, 44),
+        (0x18, "walker", 0, 0), (0x18, "dim", 3, 1), (0x18, "count", 19, 4), (0x18, "stride", 51, 20),
+        (0x20, "axis", 1, 0), (0x20, "step", 17, 2), (0x28, "walker", 0, 0), (0x28, "axis", 1, 1),
+        (0x28, "base", 17, 2), (0x28, "extent", 33, 18), (0x30, "addr", 39, 0), (0x30, "count", 55, 40),
+        (0x38, "seed", 63, 0), (0x40, "value", 31, 0), (0x50, "pitch", 31, 0), (0x50, "words", 47, 32),
+        (0x80, "enable", 0, 0), (0x80, "clear_doorbells", 1, 1), (0x80, "clear_faults", 2, 2), (0x88, "mesh", 1, 0),
+        (0x90, "mesh", 1, 0), (0x90, "tag", 15, 8),
+    ],
+)  # fmt: skip
+def test_positions_behind_the_aux_window(offset, name, high, low):
+    assert registers.AUX[offset].fields[name].mask == (2 << high) - (1 << low)
+
+
 def test_fields():
     assert registers.CAPS.layout.encode(grid_lo=1, grid_hi=2) == 0x02_01_04_0120
     assert registers.PROG_STAT.layout.decode(0b101 << 17 | 6 << 1 | 1) == {"credit": 5, "left": 6, "run": 1}

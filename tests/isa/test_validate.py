@@ -135,6 +135,9 @@ def test_programs():
     assert sorted(image) == [3, 4]
     validate.program(assemble("RUN pc=4"), UnitType.VECTOR, image=image)
     validate.program(assemble("FILL n=4\nGEMM gm=2 gn=2\nDRAIN n=4"), UnitType.CLUSTER)
+    tree = assemble("IMEM 0: VSETMODE TREE\nIMEM 1: VHALT\nIMEM 2: VMOV v0, v1\nIMEM 3: VHALT\nRUN pc=2\nRUN pc=0\nRUN pc=2")
+    with pytest.raises(EncodingError, match=r"instruction 6: IMEM\[2\]: an ALU word in mode TREE"):
+        validate.program(tree, UnitType.VECTOR)
     with pytest.raises(EncodingError, match=r"instruction 0: IMEM\[0\]: nothing was written here"):
         validate.program(assemble("RUN pc=0"), UnitType.VECTOR)
     with pytest.raises(EncodingError, match="instruction 1: FILL: n = 256"):

@@ -51,6 +51,21 @@ def test_words(word, op, values):
     vector.check_word(word)
 
 
+def test_numbers():
+    """Spec: the instruction word's opcode table, selectors, modes, reduction kinds, faults."""
+    assert [op.name for op in Opcode] == (
+        "VMOV VNEG VABS VADD VSUB VMUL VFMA VFNMA VMAX VMIN VSEL VCMPLT VCMPGT VCMPEQ VEXP2 VLOG2 VINV VRSQRT "
+        "VCVT VRED VLD VST VBCAST VSHUF VSETVL VSETMODE VSETI VLOOP VBAR VFILL VDRAIN VHALT"
+    ).split()
+    assert [int(op) for op in Opcode] == list(range(32))
+    assert [(s.name, int(s)) for s in Source] == [("V", 0), ("S", 1), ("C", 2), ("K", 3)]
+    assert [(m.name, int(m)) for m in Mode] == [("FLAT", 0), ("D2", 1), ("D4", 2), ("TREE", 3)]
+    assert [k.name for k in RedKind] == ["SUM", "MAX", "MIN", "SUMSQ", "DOT", "EXPSUM", "ANY", "ALL"]
+    assert [int(k) for k in RedKind] == list(range(8))
+    assert [f.name[2:] for f in vector.Fault] == "DTYPE VSRC CHAIN OPCODE LEN LOOP VL REDVL CUDATA".split()
+    assert [int(f) for f in vector.Fault] == list(range(1, 10))
+
+
 def test_all_opcodes_have_one_layout():
     assert sorted(vector.LAYOUTS) == list(range(32))
     assert all(layout.fields["op"].default == op for op, layout in vector.LAYOUTS.items())
