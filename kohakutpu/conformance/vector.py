@@ -267,7 +267,8 @@ class Program:
             bench.memory[int(address)] = integer(row)
         count = bench.load(self["imem"], self["desc"])
         for buf, offset, words in self["cud"]:
-            bench.burst([BURST_DATA + i for i in range(words)], buf=int(buf), offset=int(offset), flags=SIGNAL_ON_COMPLETE)
+            data = [BURST_DATA + i for i in range(words)]
+            bench.burst(data, buf=int(buf), offset=int(offset), flags=SIGNAL_ON_COMPLETE)
         bench.wait(count, received=len(self["cud"]))
         before = len(bench.sent)
         bench.instruct(isa.RUN.encode(pc=0))

@@ -99,7 +99,7 @@ class VectorCore(Endpoint):
         moved = self._send(now)
         if self.recv.items and not self.receiver.acks.full(now):
             moved |= self._receive(now)
-        if moved or (self.recv.items and not self.receiver.acks.full(now + 1)):
+        if moved:
             return now + 1
         return min(following, self._next_send(now))
 

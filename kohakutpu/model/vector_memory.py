@@ -162,7 +162,9 @@ class FillEngine:
 
     def describe(self) -> str:
         owed = sum(head[1] for head in self._waiting)
-        return f"{self.open} fills open, {owed} words owed in {len(self._waiting)} requests, {self.strays} stray responses"
+        return (
+            f"{self.open} fills open, {owed} words owed in {len(self._waiting)} requests, {self.strays} stray responses"
+        )
 
 
 class DrainEngine:
@@ -288,4 +290,5 @@ class DrainEngine:
     def describe(self) -> str:
         if self.idle:
             return "drain idle"
-        return f"drain to {'a node' if self.peer else 'memory'}: {self._burst} flits owed in the open burst, {self._left} words unread"
+        where = "a node" if self.peer else "memory"
+        return f"drain to {where}: {self._burst} flits owed in the open burst, {self._left} words unread"

@@ -108,7 +108,8 @@ class Sequencer:
             Opcode.VCVT: self._convert, Opcode.VRED: self._reduce, Opcode.VLD: self._load, Opcode.VST: self._store,
             Opcode.VBCAST: self._broadcast, Opcode.VSHUF: self._shuffle, Opcode.VSETVL: self._set_length,
             Opcode.VSETMODE: self._set_mode, Opcode.VSETI: self._set_scalar, Opcode.VLOOP: self._start_loop,
-            Opcode.VBAR: self._barrier, Opcode.VFILL: self._start_fill, Opcode.VDRAIN: self._start_drain, Opcode.VHALT: self._halt,
+            Opcode.VBAR: self._barrier, Opcode.VFILL: self._start_fill, Opcode.VDRAIN: self._start_drain,
+            Opcode.VHALT: self._halt,
         }  # fmt: skip
         return table
 

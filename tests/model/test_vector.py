@@ -98,7 +98,8 @@ REFUSED = {
     "VST dtype 7": ("", "VST v1, A0, 7", Fault.F_DTYPE),
     "VCVT dtype 4": ("", "VCVT v1, v0, 4", Fault.F_DTYPE),
     "V in a stage": ("VSETMODE D2\nVMOV v1, v2", "VADD v1, c, v3 vb=k0", Fault.F_VSRC),
-    "V in an unused field of a stage": ("VSETMODE D4\nVMOV v1, v2\nVMOV v1, c vb=k0 vc=k0", "VMOV v1, c vc=k0", Fault.F_VSRC),
+    "V in an unused field of a stage": (
+        "VSETMODE D4\nVMOV v1, v2\nVMOV v1, c vb=k0 vc=k0", "VMOV v1, c vc=k0", Fault.F_VSRC),
     "C in a FLAT word": ("", "VMOV v1, c", Fault.F_CHAIN),
     "C in an unused field": ("", "VMOV v1, v0 vc=c", Fault.F_CHAIN),
     "C in a first stage": ("VSETMODE D2", "VMOV v1, v0 vb=c", Fault.F_CHAIN),
@@ -189,7 +190,8 @@ def test_fill_in_flight_at_a_fault_still_lands():
 def test_state_persists_across_runs():
     bench = VectorBench()
     bench.run(assemble_words("VSETI s1, 0x400000\nVSETI k3, 0xc00000\nVSETI s2, 48\nVSETVL s2\nVSETMODE D2\nVHALT"))
-    bench.run(assemble_words("VMOV v1, k3\nVADD v1, c, s1 vb=k0\nVSETMODE FLAT\nVMOV v2, k1\nVCMPEQ p2, v2, k1\nVHALT"), pc=100)
+    text = "VMOV v1, k3\nVADD v1, c, s1 vb=k0\nVSETMODE FLAT\nVMOV v2, k1\nVCMPEQ p2, v2, k1\nVHALT"
+    bench.run(assemble_words(text), pc=100)
     path = bench.core.path
     assert (path.v[2, :48] == ONE).all() and not path.v[2, 48:].any() and not path.v[1].any()
     assert path.p[2, :48].all() and not path.p[2, 48:].any()

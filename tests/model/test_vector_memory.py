@@ -127,7 +127,6 @@ def test_strided_fill_sustains_a_request_a_cycle_up_to_the_outstanding_limit():
 def test_fill_target_wraps_while_a_burst_arrives():
     """A fill around the end of L1 with a CU_DATA burst into neighbouring words in between."""
     bench = filled(VectorBench(latency=6))
-    bench.memory.update({32 * i: word(1000 + i) for i in range(40)})
     count = bench.load(assemble_words("VFILL A2, 500\nVBAR\nVHALT"), [(2, 0, 0), dim(2, 0, 64, 20)])
     bench.memory.update({64 * i: word(1000 + i) for i in range(20)})
     bench.wait(count)
@@ -165,7 +164,8 @@ def test_unasked_responses_are_counted_and_dropped(outstanding):
 def test_smaller_l1_wraps_at_its_depth():
     bench = VectorBench(VectorUnit(x=1, y=0, l1_words=64))
     bench.memory.update({32 * i: word(i) for i in range(10)})
-    run(bench, "VFILL A2, 60\nVBAR\nVLD v1, A0+60, FP16\nVST v1, A0+124, FP16\nVHALT", [(2, 0, 0), dim(2, 0, 32, 10), dim(0, 0, 1, 512)])
+    text = "VFILL A2, 60\nVBAR\nVLD v1, A0+60, FP16\nVST v1, A0+124, FP16\nVHALT"
+    run(bench, text, [(2, 0, 0), dim(2, 0, 32, 10), dim(0, 0, 1, 512)])
     image = [integer(row) for row in bench.core.l1_image()]
     assert image[60:64] + image[:6] == [word(i) for i in range(10)]
 
@@ -231,7 +231,8 @@ def test_peer_drain(count, signal, remote):
 def test_a_route_holds_under_backpressure(order):
     """`peer-route`: drains of both kinds and a fill back to back while the link is stopped for long."""
     bench = filled(VectorBench(accepts=lambda cycle: cycle % 50 == 0))
-    descriptors = [(1, 0, PEER_RECORD.encode(offset=3)), dim(1, 0, 1, 5), (2, 0, 0x8000), dim(2, 0, 32, 11), (3, 0, 0x9000)]
+    descriptors = [(1, 0, PEER_RECORD.encode(offset=3)), dim(1, 0, 1, 5), (2, 0, 0x8000), dim(2, 0, 32, 11)]
+    descriptors.append((3, 0, 0x9000))
     drains = ["VDRAIN A1, 0 -> (2,1) buf=1", "VDRAIN A2, 100"]
     if order == "memory first":
         drains.reverse()
@@ -299,7 +300,8 @@ def race(text, descriptors, delay, spacing):
     bench.put(Flit(UNIT.node, BENCH, FlitType.CU_DATA, 0, 0, 0, CU_DATA.encode(len=15)), start)
     bench.put(Flit(UNIT.node, BENCH, FlitType.CU_INST, 0x40, 0, 0, 0x3 << 252), start + 1)
     for i in range(16):
-        bench.put(Flit(UNIT.node, BENCH, FlitType.CU_DATA, 0, int(i == 15), 0, word(1000 + i)), start + 2 + delay + spacing * i)
+        flit = Flit(UNIT.node, BENCH, FlitType.CU_DATA, 0, int(i == 15), 0, word(1000 + i))
+        bench.put(flit, start + 2 + delay + spacing * i)
     bench.wait(count + 1)
     bench.engine.advance(60)
     # a flit leaves its FIFO the cycle after the link

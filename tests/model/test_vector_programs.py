@@ -315,7 +315,10 @@ def test_expsum_writes_its_leaves_unpredicated(errata):
 
 @both("exp2-wrap")
 def test_exp2_saturates(errata):
-    inputs = {0xC34800: (0x5B8000, 0), 0x430200: (0x008000, INFINITY), 0x437F00: (0x3F0000, INFINITY), 0xC30100: (0x7F0000, 0)}
+    inputs = {
+        0xC34800: (0x5B8000, 0), 0x430200: (0x008000, INFINITY), 0x437F00: (0x3F0000, INFINITY),
+        0xC30100: (0x7F0000, 0),
+    }  # fmt: skip
     bench = bench_with({1: np.array(list(inputs), dtype=np.uint32)}, errata=errata)
     path = execute(bench, "VEXP2 v2, v1\nVHALT")
     assert path.v[2, :4].tolist() == [published if errata else ours for published, ours in inputs.values()]
@@ -370,14 +373,16 @@ def test_full_length_d4_chain_holds_what_depends_on_it():
     """`chain-count`: 32 beats are in flight, and the dependent word still waits."""
     bench = bench_with({1: numbers(8)})
     link = "VADD v2, c, k1 vb=k0\n"
-    path = execute(bench, f"VSETMODE D4\nVMOV v2, v1\n{link * 3}VSETMODE FLAT\nVMOV v3, v2\nVADD v4, v1, k1\nVADD v4, v4, k1\nVADD v4, v4, k1\nVHALT")
+    flat = "VMOV v3, v2\nVADD v4, v1, k1\nVADD v4, v4, k1\nVADD v4, v4, k1\nVHALT"
+    path = execute(bench, f"VSETMODE D4\nVMOV v2, v1\n{link * 3}VSETMODE FLAT\n{flat}")
     assert (path.v[3] == path.v[4]).all()
     assert (path.v[2] == path.v[4]).all()
 
 
 def test_a_chain_may_overwrite_its_own_source():
     bench = bench_with({1: numbers(8), 2: numbers(8)})
-    path = execute(bench, "VSETMODE D2\nVMUL v1, v1, v1\nVADD v1, c, k1 vb=k0\nVSETMODE FLAT\nVMUL v2, v2, v2\nVADD v2, v2, k1\nVHALT")
+    chain = "VSETMODE D2\nVMUL v1, v1, v1\nVADD v1, c, k1 vb=k0\nVSETMODE FLAT\n"
+    path = execute(bench, chain + "VMUL v2, v2, v2\nVADD v2, v2, k1\nVHALT")
     assert (path.v[1] == path.v[2]).all()
 
 
@@ -421,12 +426,13 @@ def test_a_later_fill_makes_the_earlier_one_visible():
     bench = bench_with()
     words = [integer(np.arange(8, dtype=np.uint32) + 100 * i) for i in range(64)]
     bench.memory.update({32 * i: word for i, word in enumerate(words)})
-    memory = [(1, 0, 0), (1, 1, 32 << 16 | 32), (2, 0, 1024), (2, 1, 32 << 16 | 32), (3, 0, 0x4000), (3, 1, 32 << 16 | 32)]
+    memory = [(ad, 0, base) for ad, base in ((1, 0), (2, 1024), (3, 0x4000))]
+    memory += [(ad, 1, 32 << 16 | 32) for ad in (1, 2, 3)]
     execute(bench, "VFILL A1, 0\nVFILL A2, 32\nVDRAIN A3, 0\nVHALT", memory)
     assert [bench.memory[0x4000 + 32 * i] for i in range(32)] == words[:32]
 
 
-# ---- the L1 footprints that were bad on the card ----------------------------------------------------------------------
+# ---- the L1 footprints that were bad on the card -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("footprint", range(320, 513, 16))

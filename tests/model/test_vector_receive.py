@@ -32,7 +32,8 @@ def data(source, value, last=0):
 
 def sequence(source, first, count, **fields):
     """A well-formed burst whose words are `first`, `first` + 1, ..."""
-    return [descriptor(source, count=count, **fields)] + [data(source, first + i, int(i + 1 == count)) for i in range(count)]
+    words = [data(source, first + i, int(i + 1 == count)) for i in range(count)]
+    return [descriptor(source, count=count, **fields), *words]
 
 
 def receive(flits, errata=frozenset(), **options):
@@ -70,8 +71,8 @@ def test_taken(offset, count, errata):
 def test_acknowledgement_is_asked_for_and_addressed(errata):
     """No flag, no answer; ack node 0 means the sender; bursts of several sources in turn."""
     flits = [
-        *sequence(A, 0, 2, offset=0, flags=0), *sequence(B, 10, 2, offset=2, ack=0), *sequence(C, 20, 2, offset=4, flags=0xFF),
-        *sequence(A, 30, 1, offset=6, flags=0xFE),
+        *sequence(A, 0, 2, offset=0, flags=0), *sequence(B, 10, 2, offset=2, ack=0),
+        *sequence(C, 20, 2, offset=4, flags=0xFF), *sequence(A, 30, 1, offset=6, flags=0xFE),
     ]  # fmt: skip
     _, image, acks = receive(flits, errata)
     assert image == placed((0, 0, 2), (2, 10, 2), (4, 20, 2), (6, 30, 1))
@@ -132,8 +133,11 @@ def test_a_second_sender_in_the_middle_loses_its_burst_alone():
 
 
 def test_three_senders_interleaved_and_a_refused_one_outlasting_the_open_one():
-    one, two, three = sequence(A, 100, 2, ack=0), sequence(B, 200, 5, offset=20, ack=0), sequence(C, 300, 3, offset=30, ack=0)
-    mixed = [one[0], two[0], three[0], three[1], two[1], one[1], one[2], two[2], three[2], two[3], three[3], two[4], two[5]]
+    sources = {
+        "a": sequence(A, 100, 2, ack=0), "b": sequence(B, 200, 5, offset=20, ack=0),
+        "c": sequence(C, 300, 3, offset=30, ack=0),
+    }  # fmt: skip
+    mixed = [sources[name].pop(0) for name in "abccbaabcbcbb"]
     _, image, acks = receive([*mixed, *sequence(C, 400, 1, offset=31)])
     assert image == placed((0, 100, 2), (31, 400, 1))
     assert acks == [(A, 0), (C, 0), (B, 0), (AGENT, 0)]
@@ -168,7 +172,8 @@ def test_short_burst():
 
 def test_long_burst():
     """Words beyond len are not written; the burst ends at `last`."""
-    flits = [descriptor(A, count=2, offset=3), *[data(A, 10 + i, int(i == 4)) for i in range(5)], *sequence(A, 20, 1, offset=9)]
+    flits = [descriptor(A, count=2, offset=3), *[data(A, 10 + i, int(i == 4)) for i in range(5)]]
+    flits += sequence(A, 20, 1, offset=9)
     bench, image, acks = receive(flits)
     assert image == placed((3, 10, 2), (9, 20, 1))
     assert acks == [(AGENT, 0), (AGENT, 0)]
@@ -267,7 +272,7 @@ def test_answers_go_before_requests_and_drains(skip):
 
 def test_source_of_a_burst_is_the_sender_not_the_bench():
     """The frame is kept per source even when both name the same acknowledgement node."""
-    flits = [descriptor(A, count=2, buf=1), descriptor(BENCH, count=1, offset=3), data(BENCH, 9, last=1), data(A, 1), data(A, 2, last=1)]
+    flits = [descriptor(A, count=2, buf=1), *sequence(BENCH, 9, 1, offset=3), data(A, 1), data(A, 2, last=1)]
     _, image, acks = receive(flits)
     assert image == placed((3, 9, 1))
     assert acks == [(AGENT, 0), (AGENT, 1)]

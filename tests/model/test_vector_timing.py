@@ -1,4 +1,4 @@
-"""The timing contract of docs/microarchitecture/vector-core.md: exact cycles, and the issue stage register by register."""
+"""The timing contract of docs/microarchitecture/vector-core.md: exact cycles, and the issue stage by registers."""
 
 import random
 import sys
@@ -47,7 +47,8 @@ KERNELS = {
     "16 elements": (vl(16) + "VMOV v1, k1\nVHALT", START + 3 + 1 + 17 + 1),
     "17 elements": (vl(17) + "VMOV v1, k1\nVHALT", START + 3 + 2 + 17 + 1),
     "independent words": (vl(128) + "VMOV v1, k1\nVMOV v2, k1\nVMOV v3, k1\nVHALT", START + 3 + 24 + 17 + 1),
-    "dependent words": (vl(128) + "VMOV v1, k1\nVADD v2, v1, v1\nVADD v3, v2, v2\nVHALT", START + 3 + 2 * 17 + 8 + 17 + 1),
+    "dependent words": (
+        vl(128) + "VMOV v1, k1\nVADD v2, v1, v1\nVADD v3, v2, v2\nVHALT", START + 3 + 2 * 17 + 8 + 17 + 1),
     "dependent words of one chunk": (vl(16) + "VMOV v1, k1\nVADD v2, v1, v1\nVHALT", START + 3 + 17 + 1 + 17 + 1),
     "an operand that the opcode ignores waits for nothing": (
         vl(128) + "VMOV v1, k1\nVMOV v2, k1 vb=v1 vc=v1\nVHALT", START + 3 + 16 + 17 + 1),
@@ -79,7 +80,8 @@ KERNELS = {
     "load and use, one chunk": (vl(16) + "VLD v1, A0, FP16\nVMOV v2, v1\nVHALT", START + 3 + 1 + 6 + 17 + 1),
     "use and store": (vl(16) + "VMOV v2, k1\nVST v2, A0, FP16\nVHALT", START + 3 + 1 + 17 + 3 + 1),
     "store and load back": (vl(128) + "VST v1, A0, FP16\nVLD v1, A0, FP16\nVHALT", START + 3 + 16 + 6 + 1),
-    "short operations": (vl(16) + "VCVT v1, v0, FP16\nVSHUF v2, v1, s0\nVBCAST v2, s0\nVHALT", START + 3 + 1 + 3 + 3 + 3 + 1),
+    "short operations": (
+        vl(16) + "VCVT v1, v0, FP16\nVSHUF v2, v1, s0\nVBCAST v2, s0\nVHALT", START + 3 + 1 + 3 + 3 + 3 + 1),
     "scalar from a vector": (vl(16) + "VBCAST s1, v0\nVBCAST v2, s1\nVHALT", START + 3 + 1 + 3 + 1 + 3 + 1),
     "vote": (vl(16) + "VRED s1, v0, v0, ANY\nVBCAST v2, s1\nVHALT", START + 3 + 1 + 4 + 1 + 3 + 1),
     "vote behind a compare": (vl(16) + "VCMPLT p0, v0, k1\nVRED s1, v0, v0, ANY\nVHALT", START + 3 + 1 + 17 + 4),
@@ -184,11 +186,13 @@ def random_instruction(rng):
     length = 16 * chunks - rng.randint(0, 15)
     register = lambda: rng.randrange(rng.choice((2, 5, 16)))  # noqa: E731
     a, b, d = register(), register(), register()
-    kind = rng.choice(["lanes"] * 5 + ["compare", "reduction", "expsum", "vote", "to_scalar", "short", "load", "load", "store"])
+    others = ["compare", "reduction", "expsum", "vote", "to_scalar", "short", "load", "load", "store"]
+    kind = rng.choice(["lanes"] * 5 + others)
     if kind in ("lanes", "compare"):
         depth = rng.choice((1, 1, 1, 2, 4))
         compare = rng.randrange(4) if kind == "compare" else None
-        issue = Issue("lanes", -(-length * depth // 16), depth, (a, b), d if compare is None else None, 15 * depth + 2, depth, compare)
+        target = d if compare is None else None
+        issue = Issue("lanes", -(-length * depth // 16), depth, (a, b), target, 15 * depth + 2, depth, compare)
         return lambda s, t: s.lanes(t, (a, b), d, length, depth, compare), issue
     if kind in ("reduction", "expsum"):
         paired = kind == "reduction" and rng.random() < 0.5
@@ -202,7 +206,8 @@ def random_instruction(rng):
         return lambda s, t: s.to_scalar(t, a, d), Issue("to_scalar", 1, 1, (a,))
     if kind == "short":
         source = None if rng.random() < 0.2 else a
-        return lambda s, t: s.short(t, source, d, chunks), Issue("short", chunks, 1, () if source is None else (a,), d, 3)
+        issue = Issue("short", chunks, 1, () if source is None else (a,), d, 3)
+        return lambda s, t: s.short(t, source, d, chunks), issue
     phases = rng.choice((1, 2))
     if kind == "load":
         return lambda s, t: s.load(t, d, chunks, phases), Issue("load", chunks * phases, phases, (), d, 6)
