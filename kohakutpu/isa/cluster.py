@@ -34,7 +34,9 @@ _FIELDS = {
     item.name: item
     for item in [
         field("op", 255, 252, "opcode", enum=Op),
-        Field("addr", ((68, 63), (251, 218)), "byte address: FILL source, DRAIN and emitting GEMM destination", hex=True),
+        Field(
+            "addr", ((68, 63), (251, 218)), "byte address: FILL source, DRAIN and emitting GEMM destination", hex=True
+        ),
         field("n", 217, 202, "FILL entries, DRAIN sub-tiles; 0 acts as 1"),
         field("sel", 201, 201, "FILL: operand side", enum=Side),
         field("acc", 200, 200, "GEMM: keep the resident tile"),
@@ -100,7 +102,7 @@ GEMM = _layout(
     "sweep gm x gn sub-tiles over nk K blocks; the destination is read when emit = 1", _remote,
 )  # fmt: skip
 DRAIN = _layout(
-    Op.DRAIN, f"addr n nk anchor fuse {_DESTINATION}", "send n sub-tiles to memory or a node; nk and anchor are ignored",
+    Op.DRAIN, f"addr n nk anchor fuse {_DESTINATION}", "send n sub-tiles to memory or a node; nk, anchor ignored",
     _remote,
 )  # fmt: skip
 LAYOUTS: dict[int, Layout] = {Op.FILL: FILL, Op.GEMM: GEMM, Op.DRAIN: DRAIN}

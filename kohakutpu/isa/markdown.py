@@ -90,7 +90,13 @@ def _payloads() -> list[str]:
         lines += _enum(kind, 2)
     lines += _enum(signals.Buffer)
     lines += ["## Values behind CU_CTRL", ""]
-    for layout in (signals.CU_CAPS, signals.CU_STATUS, signals.CU_COUNTERS, signals.CLUSTER_DEBUG, signals.VECTOR_DEBUG):
+    for layout in (
+        signals.CU_CAPS,
+        signals.CU_STATUS,
+        signals.CU_COUNTERS,
+        signals.CLUSTER_DEBUG,
+        signals.VECTOR_DEBUG,
+    ):
         lines += _layout(layout)
     lines += [*_enum(signals.UnitType, 4), "## Addresses", ""]
     return lines + _layout(memory.DRAM_ADDRESS) + _layout(memory.APERTURE_ADDRESS) + _enum(memory.Aperture)
@@ -100,7 +106,14 @@ def _cluster() -> list[str]:
     lines = ["## Cluster instructions", "", *_layout(cluster.WORD), *_enum(cluster.Op), *_enum(cluster.Side)]
     for layout in cluster.LAYOUTS.values():
         names = ", ".join(f"`{name}`" for name in layout.fields if name != "op")
-        lines += [f"### {layout.name}", "", f"{layout.meaning[:1].upper()}{layout.meaning[1:]}.", "", f"Fields: {names}.", ""]
+        lines += [
+            f"### {layout.name}",
+            "",
+            f"{layout.meaning[:1].upper()}{layout.meaning[1:]}.",
+            "",
+            f"Fields: {names}.",
+            "",
+        ]
         lines += [line for rule in layout.rules for line in (f"Rule: {rule.__doc__}", "")]
     return lines
 
@@ -146,9 +159,19 @@ def _registers() -> list[str]:
          r.meaning, _inline(r.layout)]
         for r in registers.REGISTERS
     ]  # fmt: skip
-    lines = ["## Orchestrator registers", "", "64 bits each, at byte offsets of a 64 KiB window. Elsewhere reads give 0.", ""]
+    lines = [
+        "## Orchestrator registers",
+        "",
+        "64 bits each, at byte offsets of a 64 KiB window. Elsewhere reads give 0.",
+        "",
+    ]
     lines += _table(["offset", "name", "access", "meaning", "bits"], rows)
-    lines += ["## Memory mover and interlink", "", f"Offsets are relative to AUX_CFG ({registers.AUX_CFG.offset:#06x}).", ""]
+    lines += [
+        "## Memory mover and interlink",
+        "",
+        f"Offsets are relative to AUX_CFG ({registers.AUX_CFG.offset:#06x}).",
+        "",
+    ]
     aux = [[f"{at:#04x}", layout.name, layout.meaning, _inline(layout)] for at, layout in registers.AUX.items()]
     lines += _table(["offset", "name", "meaning", "bits"], aux)
     for kind in (registers.MoverMode, registers.MoverFault, registers.ElementWidth, registers.Walker):

@@ -77,7 +77,7 @@ CAPS = _register("CAPS", 0x0010, Access.RO, "what the machine is", [
     field("flit_width", 15, 0, "bits of a flit", default=FLIT_WIDTH),
 ])  # fmt: skip
 IRQ_STAT = _register("IRQ_STAT", 0x0018, Access.W1C, "sticky errors", [
-    field("error", 0, 0, "a kick past the end of staging was ignored, or PROG_CRED above an instruction FIFO was lowered"),
+    field("error", 0, 0, "a kick past the end of staging was ignored, or PROG_CRED above an instruction FIFO lowered"),
 ])  # fmt: skip
 IRQ_EN = _register("IRQ_EN", 0x0020, Access.RW, "storage only, no interrupt output", _data("storage"))
 PROG_DST = _register("PROG_DST", 0x0040, Access.RW, "node that a dispatch goes to, read live", [

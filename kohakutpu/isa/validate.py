@@ -64,7 +64,9 @@ def flit(item: Flit, *, unit: UnitType | int | None = None, descriptor: bool = F
         _check_first(item, kind)
         CU_DATA.check(payload)
         if CU_DATA.get(payload, "flags") & ~SIGNAL_ON_COMPLETE:
-            raise EncodingError(f"CU_DATA descriptor: flags {CU_DATA.get(payload, 'flags'):#04x}, only bit 0 is defined")
+            raise EncodingError(
+                f"CU_DATA descriptor: flags {CU_DATA.get(payload, 'flags'):#04x}, only bit 0 is defined"
+            )
 
 
 def _check_first(item: Flit, kind: FlitType) -> None:

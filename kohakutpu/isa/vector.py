@@ -117,8 +117,7 @@ class Fault(IntEnum):
 COMPARES = frozenset({Opcode.VCMPLT, Opcode.VCMPGT, Opcode.VCMPEQ})
 # The source fields each ALU opcode computes with, in the order that people write them.
 OPERANDS: dict[Opcode, tuple[str, ...]] = {
-    op: ("a",)
-    for op in (Opcode.VMOV, Opcode.VNEG, Opcode.VABS, Opcode.VEXP2, Opcode.VLOG2, Opcode.VINV, Opcode.VRSQRT)
+    op: ("a",) for op in (Opcode.VMOV, Opcode.VNEG, Opcode.VABS, Opcode.VEXP2, Opcode.VLOG2, Opcode.VINV, Opcode.VRSQRT)
 }
 OPERANDS |= {op: ("a", "c") for op in (Opcode.VADD, Opcode.VSUB)}
 OPERANDS |= {op: ("a", "b") for op in (Opcode.VMUL, Opcode.VMAX, Opcode.VMIN, *COMPARES)}
@@ -202,7 +201,7 @@ LAYOUTS |= {
         "V[vd][16c+i] = V[va][16c + (i + S[vb]) mod 16]",
     ),
     Opcode.VSETVL: _word(Opcode.VSETVL, (field("va", 16, 13, "scalar register, raw integer 1..128"),), "VL = S[va]"),
-    Opcode.VSETMODE: _word(Opcode.VSETMODE, (field("mode", 14, 13, "mode", enum=Mode),), "set VMODE once lanes drained"),
+    Opcode.VSETMODE: _word(Opcode.VSETMODE, (field("mode", 14, 13, "mode", enum=Mode),), "set VMODE, lanes drained"),
     Opcode.VSETI: _word(
         Opcode.VSETI,
         (field("sa", 26, 25, "K: write K3; else S[vd]", enum=Source), field("vd", 20, 17, "scalar register")),
@@ -222,7 +221,7 @@ VDRAIN_PEER = _word(
     Opcode.VDRAIN,
     (
         field("signal", 25, 25, "ask the receiver for DATA_RECEIVED"), _peer(1), _AD,
-        field("x", 20, 17, "node column"), field("y", 16, 13, "node row"), field("buf", 12, 9, "receiver's buffer"), _L1,
+        field("x", 20, 17, "node column"), field("y", 16, 13, "node row"), field("buf", 12, 9, "its buffer"), _L1,
     ),
     "L1 to a node; descriptor ad holds a peer record and the count", "VDRAIN, peer",
 )  # fmt: skip

@@ -20,7 +20,8 @@ GOLDEN = [
      0x3000010000010000000128000000000000000000000000000000000000000000),
     (DRAIN, {"addr": 0x4000, "n": 512, "fuse": 1},
      0x3000010000080000000128000000000000080000000000000000000000000000),
-    (DRAIN, {"addr": 0x40, "n": 9, "dnode": 1, "dst_x": 3, "dst_y": 2, "dbuf": 2, "dflags": 1, "dack_x": 1, "dack_y": 4},
+    (DRAIN, {"addr": 0x40, "n": 9, "dnode": 1, "dst_x": 3, "dst_y": 2, "dbuf": 2, "dflags": 1, "dack_x": 1,
+             "dack_y": 4},
      0x300000010000240000012800000000000000990100A080000000000000000000),
     (DRAIN, {"addr": 0x40, "n": 9, "dnode": 1, "dst_x": 0, "dst_y": 1, "dflags": 1, "dack_x": 1, "dack_y": 4,
              "dmesh": 2, "dfin": node(1, 3)},
@@ -46,7 +47,8 @@ def _swapped(layout: Layout, one: str, other: str) -> Layout:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("dst_x", "dst_y"), ("dack_y", "dack_x"), ("dbuf", "dflags"), ("nk", "anchor"), ("dfin", "dflags")]
+    ("one", "other"),
+    [("dst_x", "dst_y"), ("dack_y", "dack_x"), ("dbuf", "dflags"), ("nk", "anchor"), ("dfin", "dflags")],
 )
 def test_a_misplaced_field_is_noticed(one, other):
     wrong = _swapped(DRAIN, one, other)

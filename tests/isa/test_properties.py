@@ -22,10 +22,14 @@ def _layouts(module) -> list[Layout]:
 WORDS = [*vector.LAYOUTS.values(), vector.VDRAIN_PEER]
 INSTRUCTIONS = [
     *((layout, UnitType.CLUSTER) for layout in cluster.LAYOUTS.values()),
-    *((layout, UnitType.VECTOR) for layout in (vector.IMEM, vector.DESC, vector.DESC_BASE, vector.DESC_DIM, vector.RUN)),
+    *(
+        (layout, UnitType.VECTOR)
+        for layout in (vector.IMEM, vector.DESC, vector.DESC_BASE, vector.DESC_DIM, vector.RUN)
+    ),
 ]
 FLIT_PAYLOADS = [
-    (FlitType.MEM_RD_REQ, memory.MEM_REQ), (FlitType.MEM_WR_REQ, memory.MEM_WR), (FlitType.MEM_RD_RESP, memory.MEM_DATA),
+    (FlitType.MEM_RD_REQ, memory.MEM_REQ), (FlitType.MEM_WR_REQ, memory.MEM_WR),
+    (FlitType.MEM_RD_RESP, memory.MEM_DATA),
     (FlitType.MEM_WR_ACK, memory.MEM_ACK), (FlitType.MEM_WR_DATA, memory.MEM_DATA),
     (FlitType.CU_SIGNAL, signals.CU_SIGNAL), (FlitType.CU_CTRL, signals.CU_CTRL_REQUEST),
     (FlitType.CU_CTRL, signals.CU_CTRL_REPLY), (FlitType.CU_DATA, signals.CU_DATA), (FlitType.CU_DATA, memory.MEM_DATA),
@@ -143,7 +147,11 @@ def _random_words(seed: int, width: int, shape: list[int]) -> list[int]:
     raw = rng.bytes(DECODES * width // 8)
     step = width // 8
     words = [int.from_bytes(raw[i : i + step], "little") for i in range(0, len(raw), step)]
-    masks, flips, kinds = rng.integers(len(shape), size=DECODES), rng.integers(width, size=DECODES), rng.integers(4, size=DECODES)
+    masks, flips, kinds = (
+        rng.integers(len(shape), size=DECODES),
+        rng.integers(width, size=DECODES),
+        rng.integers(4, size=DECODES),
+    )
     out = []
     for word, mask, flip, kind in zip(words, masks.tolist(), flips.tolist(), kinds.tolist(), strict=True):
         if kind:

@@ -113,7 +113,10 @@ def _edited(line: str, replacement: str) -> str:
         (_edited("VHALT", ".word 0xa3000000"), r"IMEM\[14\]: VLD\.dtype: 3 is none of DType"),
         ("VSETI s0\n.word 0x1000000\nVHALT", r"IMEM\[1\]: immediate: reserved bits are set"),
         ("VSETI s0", r"IMEM\[1\]: nothing was written here"),
-        ("VLOOP s0, 3\nVSETMODE TREE\nVRED s0, v0, v0, MAX\nVMOV v0, v1\nVHALT", r"IMEM\[3\]: an ALU word in mode TREE"),
+        (
+            "VLOOP s0, 3\nVSETMODE TREE\nVRED s0, v0, v0, MAX\nVMOV v0, v1\nVHALT",
+            r"IMEM\[3\]: an ALU word in mode TREE",
+        ),
         # Only the second pass of the loop meets the wrong mode.
         ("VLOOP s0, 2\nVMOV v0, v1\nVSETMODE TREE\nVSETMODE FLAT\nVHALT", r"IMEM\[1\]: an ALU word in mode TREE"),
         ("VBAR\n" * 512, "the kernel never reaches a VHALT"),
@@ -131,11 +134,15 @@ def test_the_mode_of_a_run_is_the_one_the_last_left():
 
 def test_programs():
     image = {}
-    validate.program(assemble("IMEM 3: VBAR\nIMEM 4: VHALT\nDESC A0.base = 0x10\nRUN pc=3"), UnitType.VECTOR, image=image)
+    validate.program(
+        assemble("IMEM 3: VBAR\nIMEM 4: VHALT\nDESC A0.base = 0x10\nRUN pc=3"), UnitType.VECTOR, image=image
+    )
     assert sorted(image) == [3, 4]
     validate.program(assemble("RUN pc=4"), UnitType.VECTOR, image=image)
     validate.program(assemble("FILL n=4\nGEMM gm=2 gn=2\nDRAIN n=4"), UnitType.CLUSTER)
-    tree = assemble("IMEM 0: VSETMODE TREE\nIMEM 1: VHALT\nIMEM 2: VMOV v0, v1\nIMEM 3: VHALT\nRUN pc=2\nRUN pc=0\nRUN pc=2")
+    tree = assemble(
+        "IMEM 0: VSETMODE TREE\nIMEM 1: VHALT\nIMEM 2: VMOV v0, v1\nIMEM 3: VHALT\nRUN pc=2\nRUN pc=0\nRUN pc=2"
+    )
     with pytest.raises(EncodingError, match=r"instruction 6: IMEM\[2\]: an ALU word in mode TREE"):
         validate.program(tree, UnitType.VECTOR)
     with pytest.raises(EncodingError, match=r"instruction 0: IMEM\[0\]: nothing was written here"):

@@ -9,36 +9,36 @@ from kohakutpu.isa.vector import (
     DescField, DType, Mask, Mode, Opcode, RedKind, Source,
 )  # fmt: skip
 
-O, S = Opcode, Source
+OP, S = Opcode, Source
 
 # Words of the peer bench (spec: reference scenario) and of golden/flits, and a few laid out by hand.
 WORDS = [
-    (0xF0000000, O.VDRAIN, {"ad": 0, "l1": 0}),
-    (0xF0600040, O.VDRAIN, {"ad": 3, "l1": 64}),
-    (0xF8000000, O.VHALT, {}),
-    (0xE0000000, O.VBAR, {}),
-    (0xE8000000, O.VFILL, {"ad": 0, "l1": 0}),
-    (0xD0000000, O.VSETI, {"vd": 0}),
-    (0xD0080000, O.VSETI, {"vd": 4}),
-    (0xD6000000, O.VSETI, {"sa": S.K}),
-    (0xC0000000, O.VSETVL, {"va": 0}),
-    (0xC8000000, O.VSETMODE, {"mode": Mode.FLAT}),
-    (0xC8006000, O.VSETMODE, {"mode": Mode.TREE}),
-    (0xA1200005, O.VLD, {"dtype": DType.FP16, "ad": 1, "vd": 0, "offset": 5}),
-    (0x18020000, O.VADD, {"vd": 1, "va": 0, "vc": 0}),
-    (0xA9420007, O.VST, {"ad": 2, "vd": 1, "offset": 7}),
-    (0xA2203FFF, O.VLD, {"dtype": DType.FP32, "ad": 1, "offset": -1}),
-    (0x288E0800, O.VMUL, {"vd": 7, "va": 0, "sb": S.S, "vb": 4}),
-    (0x186EE020, O.VADD, {"vd": 7, "va": 7, "sc": S.K, "vc": 1}),
-    (0x800EE000, O.VINV, {"vd": 7, "va": 7}),
-    (0x0002400A, O.VMOV, {"vd": 1, "va": 2, "pr": 1, "pm": Mask.WHERE}),
-    (0x58006A18, O.VCMPLT, {"va": 3, "vb": 5, "pr": 3}),
-    (0x980224A8, O.VRED, {"vd": 1, "va": 1, "vb": 2, "kind": RedKind.EXPSUM, "pr": 1}),
-    (0xB20E8000, O.VBCAST, {"sa": S.S, "vd": 7, "va": 4}),
-    (0xB80C2600, O.VSHUF, {"vd": 6, "va": 1, "vb": 3}),
-    (0xD800A400, O.VLOOP, {"va": 5, "vb": 2}),
-    (0x920E2000, O.VCVT, {"dtype": DType.FP32, "vd": 7, "va": 1}),
-    (0xF3224E08, O.VDRAIN, {"peer": 1, "signal": 1, "ad": 1, "x": 1, "y": 2, "buf": 7, "l1": 8}),
+    (0xF0000000, OP.VDRAIN, {"ad": 0, "l1": 0}),
+    (0xF0600040, OP.VDRAIN, {"ad": 3, "l1": 64}),
+    (0xF8000000, OP.VHALT, {}),
+    (0xE0000000, OP.VBAR, {}),
+    (0xE8000000, OP.VFILL, {"ad": 0, "l1": 0}),
+    (0xD0000000, OP.VSETI, {"vd": 0}),
+    (0xD0080000, OP.VSETI, {"vd": 4}),
+    (0xD6000000, OP.VSETI, {"sa": S.K}),
+    (0xC0000000, OP.VSETVL, {"va": 0}),
+    (0xC8000000, OP.VSETMODE, {"mode": Mode.FLAT}),
+    (0xC8006000, OP.VSETMODE, {"mode": Mode.TREE}),
+    (0xA1200005, OP.VLD, {"dtype": DType.FP16, "ad": 1, "vd": 0, "offset": 5}),
+    (0x18020000, OP.VADD, {"vd": 1, "va": 0, "vc": 0}),
+    (0xA9420007, OP.VST, {"ad": 2, "vd": 1, "offset": 7}),
+    (0xA2203FFF, OP.VLD, {"dtype": DType.FP32, "ad": 1, "offset": -1}),
+    (0x288E0800, OP.VMUL, {"vd": 7, "va": 0, "sb": S.S, "vb": 4}),
+    (0x186EE020, OP.VADD, {"vd": 7, "va": 7, "sc": S.K, "vc": 1}),
+    (0x800EE000, OP.VINV, {"vd": 7, "va": 7}),
+    (0x0002400A, OP.VMOV, {"vd": 1, "va": 2, "pr": 1, "pm": Mask.WHERE}),
+    (0x58006A18, OP.VCMPLT, {"va": 3, "vb": 5, "pr": 3}),
+    (0x980224A8, OP.VRED, {"vd": 1, "va": 1, "vb": 2, "kind": RedKind.EXPSUM, "pr": 1}),
+    (0xB20E8000, OP.VBCAST, {"sa": S.S, "vd": 7, "va": 4}),
+    (0xB80C2600, OP.VSHUF, {"vd": 6, "va": 1, "vb": 3}),
+    (0xD800A400, OP.VLOOP, {"va": 5, "vb": 2}),
+    (0x920E2000, OP.VCVT, {"dtype": DType.FP32, "vd": 7, "va": 1}),
+    (0xF3224E08, OP.VDRAIN, {"peer": 1, "signal": 1, "ad": 1, "x": 1, "y": 2, "buf": 7, "l1": 8}),
 ]
 
 
@@ -74,7 +74,7 @@ def test_all_opcodes_have_one_layout():
 def test_decoded_words_keep_the_raw_alu_positions():
     """The hazard set and the chain gather look at va, vb, vc and vd of a word whatever its opcode."""
     w = vector.decode_word(0xA9420007)
-    assert (w.op, w.vd, w.va, w.vb, w.vc) == (O.VST, 1, 0, 0, 0)
+    assert (w.op, w.vd, w.va, w.vb, w.vc) == (OP.VST, 1, 0, 0, 0)
     assert vector.decode_word(0xFFFFFFFF).sa == 3
     assert vector.decode_word(0xFFFFFFFF).vc == 15
 
@@ -82,17 +82,17 @@ def test_decoded_words_keep_the_raw_alu_positions():
 @pytest.mark.parametrize(
     ("op", "values", "complaint"),
     [
-        (O.VLD, {"dtype": 3}, r"VLD\.dtype: 3 is none of DType \(1 FP16, 2 FP32\)"),
-        (O.VST, {"dtype": 0}, r"VST\.dtype: 0 is none"),
-        (O.VCVT, {"dtype": 7}, r"VCVT\.dtype: 7 is none"),
-        (O.VLD, {"offset": 8192}, r"VLD\.offset: 8192 does not fit 14 signed bits"),
-        (O.VLD, {"ad": 8}, r"VLD\.ad: 8 does not fit 3 bits"),
-        (O.VMUL, {"vd": 16}, r"VMUL\.vd: 16 does not fit 4 bits"),
-        (O.VMUL, {"kind": 1}, "VMUL has no field 'kind'"),
-        (O.VFILL, {"l1": 512}, r"VFILL\.l1: 512 does not fit 9 bits"),
-        (O.VDRAIN, {"peer": 0, "x": 1}, r"VDRAIN, peer\.peer: must be 1, not 0"),
-        (O.VDRAIN, {"peer": 1, "buf": 16}, r"VDRAIN, peer\.buf: 16 does not fit 4 bits"),
-        (O.VHALT, {"vd": 1}, "VHALT has no field 'vd'"),
+        (OP.VLD, {"dtype": 3}, r"VLD\.dtype: 3 is none of DType \(1 FP16, 2 FP32\)"),
+        (OP.VST, {"dtype": 0}, r"VST\.dtype: 0 is none"),
+        (OP.VCVT, {"dtype": 7}, r"VCVT\.dtype: 7 is none"),
+        (OP.VLD, {"offset": 8192}, r"VLD\.offset: 8192 does not fit 14 signed bits"),
+        (OP.VLD, {"ad": 8}, r"VLD\.ad: 8 does not fit 3 bits"),
+        (OP.VMUL, {"vd": 16}, r"VMUL\.vd: 16 does not fit 4 bits"),
+        (OP.VMUL, {"kind": 1}, "VMUL has no field 'kind'"),
+        (OP.VFILL, {"l1": 512}, r"VFILL\.l1: 512 does not fit 9 bits"),
+        (OP.VDRAIN, {"peer": 0, "x": 1}, r"VDRAIN, peer\.peer: must be 1, not 0"),
+        (OP.VDRAIN, {"peer": 1, "buf": 16}, r"VDRAIN, peer\.buf: 16 does not fit 4 bits"),
+        (OP.VHALT, {"vd": 1}, "VHALT has no field 'vd'"),
         (32, {}, "opcode 32 does not fit 5 bits"),
     ],
 )
