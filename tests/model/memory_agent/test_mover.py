@@ -232,11 +232,12 @@ def test_nothing_is_taken_while_busy(move):
     assert bench.mover.done == 1 and bench.mover.describe() == []
 
 
+@pytest.mark.parametrize("skip", [True, False])
 @pytest.mark.parametrize("pace", [1, 3, 30])
 @pytest.mark.parametrize("latency", [1, 20])
-def test_cycles(move, latency, pace):
+def test_cycles(move, latency, pace, skip):
     def cycles(mode, words):
-        bench = move(latency=latency, cycles_per_word=pace)
+        bench = move(latency=latency, cycles_per_word=pace, skip=skip)
         bench.walk(SOURCE, 0x8000, (words, 32))
         bench.walk(DESTINATION, 0x40000, (words, 32))
         bench.put(reg.MV_INDEX, addr=0, count=words)
@@ -247,6 +248,18 @@ def test_cycles(move, latency, pace):
         assert cycles(MoverMode.COPY, words) == 1 + last + (latency + 1) + latency + 1 + 1
         assert cycles(MoverMode.FILL, words) == 1 + last + 1 + latency + 1 + 1
         assert cycles(MoverMode.GENERATE, words) == 1 + last + 20 + latency + 1 + 1
+
+
+@pytest.mark.parametrize("pace", [1, 3])
+def test_gather_starts_when_its_indices_are_there(move, pace):
+    bench = move(cycles_per_word=pace)
+    bench.port.memory.write(0xF000, bytes(64))
+    bench.put(reg.MV_INDEX, addr=0xF000, count=16)
+    bench.put(reg.MV_GATHER, words=1)
+    bench.walk(SOURCE, 0x10000)
+    bench.walk(DESTINATION, 0x80000, (16, 32))
+    first = 1 + pace + 20 + 1
+    assert bench.go(MoverMode.GATHER) == first + 15 * pace + 21 + 20 + 2
 
 
 def test_sixty_four_words_are_under_way_at_most(move):

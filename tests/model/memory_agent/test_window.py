@@ -89,6 +89,15 @@ def test_a_read_waits_for_writes_that_have_arrived(bench, skip):
     assert int.from_bytes(data, "little") == 6
 
 
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_read_begins_when_the_last_write_has_landed(bench, skip):
+    port = bench(skip=skip)
+    port.send(*port.write(0x100, [1]))
+    assert port.engine.run(lambda: len(port.sent) == 2, 100)
+    port.window.begin_read(0x100, 32)
+    assert finish(port) == 3 + 20 + 2
+
+
 def test_a_read_does_not_wait_for_data_that_never_come(bench):
     port = bench()
     port.send(*port.write(0x100, [1, 2])[:2])
