@@ -23,7 +23,7 @@ class Bench(Agent):
         self._last: Flit | None = None
 
     def inject(self, flit: Flit) -> None:
-        """Queue a flit between two cycles; the first of an empty queue is loaded into the output register in the next."""
+        """Queue a flit between two cycles; the first in the queue may enter the output register in the next cycle."""
         self.push_outbound(flit, self.engine.now - 1)
 
     @property

@@ -8,7 +8,15 @@ completion signal, CU_CTRL reply, unit.
 from __future__ import annotations
 
 from kohakutpu.isa.flit import Flit, FlitType, type_name, xy
-from kohakutpu.isa.signals import CU_CAPS, CU_CTRL_REPLY, CU_CTRL_REQUEST, CU_SIGNAL, CU_STATUS, ControlIndex, SignalCode
+from kohakutpu.isa.signals import (
+    CU_CAPS,
+    CU_CTRL_REPLY,
+    CU_CTRL_REQUEST,
+    CU_SIGNAL,
+    CU_STATUS,
+    ControlIndex,
+    SignalCode,
+)
 from kohakutpu.noc.engine import NEVER, Component, Engine, Fifo, Link
 
 COMPLETION_DEPTH = 16
@@ -199,7 +207,8 @@ class Endpoint(Component):
         if self.busy or self.recv.items or self.out.flit is not None or self.reply is not None:
             flight = "none"
             if self.in_flight is not None:
-                flight = f"txn {self.in_flight.txn:#04x} since cycle {self._taken}, payload {self.in_flight.payload:064x}"
+                txn, payload = self.in_flight.txn, self.in_flight.payload
+                flight = f"txn {txn:#04x} since cycle {self._taken}, payload {payload:064x}"
             lines.append(
                 f"{self.name} {xy(self.node)}: instruction in flight {flight}; {len(self.inst)} queued, "
                 f"{len(self.recv)} received flits waiting, {len(self.completions)} completions unsent"

@@ -44,7 +44,7 @@ def report(system) -> str:
     lines += ["blocked links:", *_indent([f"{link.name} holds {flit_text(link.flit)}" for link in blocked] or ["none"])]
     used = [link for link in engine.links if link.last is not None]
     lines += ["last flit on each link:"]
-    lines += _indent([f"{link.name}: cycle {link.last_cycle}, {flit_text(link.last)}, {link.count} in all" for link in used])
+    lines += [f"  {link.name}: cycle {link.last_cycle}, {flit_text(link.last)}, {link.count} in all" for link in used]
     return "\n".join(lines)
 
 

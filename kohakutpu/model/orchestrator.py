@@ -164,7 +164,9 @@ class Orchestrator(Agent):
 
     def _aux_stat(self) -> int:
         mover = self.mover
-        moves = {"fault": self.no_mover} if mover is None else {"moves": mover.done, "fault": mover.fault, "busy": mover.busy}
+        moves = {"fault": self.no_mover}
+        if mover is not None:
+            moves = {"moves": mover.done, "fault": mover.fault, "busy": mover.busy}
         engines = [port.memory for port in self.memory_ports]
         reads, writes = sum(engine.reads for engine in engines), sum(engine.writes for engine in engines)
         return reg.AUX_STAT.layout.encode(reads=reads & COUNT, writes=writes & COUNT, **moves)
@@ -232,7 +234,8 @@ class Orchestrator(Agent):
         if self.run:
             x, y = xy(self.stored["PROG_DST"])
             lines.append(
-                f"  dispatch to ({x},{y}): {self.left} flits left, credit {self.credit}, {self.dispatched} sent since reset"
+                f"  dispatch to ({x},{y}): {self.left} flits left, credit {self.credit}, "
+                f"{self.dispatched} sent since reset"
             )
         if self.tx.items:
             flit = self.tx.items[0]

@@ -109,7 +109,7 @@ class System:
         self._build(self.memory, self.agent if isinstance(self.agent, Orchestrator) else None)
 
     def run(self, until: Callable[[], bool], budget: int, what: str = "the awaited state") -> int:
-        """Advance until `until()` holds and return the cycles it took; raises `Hang` when `budget` cycles pass first."""
+        """Advance until `until()` holds; returns the cycles it took, raises `Hang` when `budget` cycles pass first."""
         start = self.engine.now
         if not self.engine.run(until, budget):
             raise Hang(f"{what} was not reached within {budget} cycles\n{report(self)}")

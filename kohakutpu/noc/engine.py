@@ -57,7 +57,8 @@ class Link:
     """
 
     __slots__ = (
-        "engine", "index", "name", "source", "accept", "flit", "wanted", "blocked", "count", "last", "last_cycle", "_sink"
+        "engine", "index", "name", "source", "accept", "flit", "wanted", "blocked", "count", "last", "last_cycle",
+        "_sink",
     )  # fmt: skip
 
     def __init__(self, engine: Engine, name: str, source: Component):

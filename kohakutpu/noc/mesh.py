@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kohakutpu.isa.flit import Flit, type_name, xy
 from kohakutpu.machine import Machine
-from kohakutpu.noc.engine import Engine, Link
+from kohakutpu.noc.engine import Engine
 from kohakutpu.noc.router import NocError, Port, Router
 from kohakutpu.noc.tamper import FAULTS, Tamper
 

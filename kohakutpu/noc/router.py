@@ -41,8 +41,10 @@ class RouteTable:
         self.port = tuple(self._route(x, y, x_hi, y_hi, *xy(dst)) for dst in range(256))
         north, south, west, east = y > 1, y < y_hi, x > 1, x < x_hi  # is that neighbour a router?
         rules = [
-            (Port.NORTH, Port.NORTH, north), (Port.NORTH, Port.WEST, north and west), (Port.NORTH, Port.EAST, north and east),
-            (Port.SOUTH, Port.SOUTH, south), (Port.SOUTH, Port.WEST, south and west), (Port.SOUTH, Port.EAST, south and east),
+            (Port.NORTH, Port.NORTH, north), (Port.NORTH, Port.WEST, north and west),
+            (Port.NORTH, Port.EAST, north and east),
+            (Port.SOUTH, Port.SOUTH, south), (Port.SOUTH, Port.WEST, south and west),
+            (Port.SOUTH, Port.EAST, south and east),
             (Port.WEST, Port.WEST, west), (Port.EAST, Port.EAST, east),
         ]  # fmt: skip
         self.masked = frozenset((source, target) for source, target, holds in rules if holds)

@@ -95,8 +95,8 @@ class TraceWriter:
         pending.sort(key=lambda item: item[:2])
         pack = RECORD.pack
         data = b"".join(
-            pack(cycle, link, flit.dst, flit.src, flit.type, flit.txn, flit.last, flit.rsvd, flit.payload.to_bytes(32, "little"))
-            for cycle, link, flit in pending
+            pack(cycle, link, dst, src, kind, txn, last, rsvd, payload.to_bytes(32, "little"))
+            for cycle, link, (dst, src, kind, txn, last, rsvd, payload) in pending
         )
         self.count += len(pending)
         packed = zlib.compress(data, 1)
@@ -189,7 +189,5 @@ class Trace:
         with open(self.path, "rb") as file:
             file.seek(self._first)
             while length := LENGTH.unpack(file.read(LENGTH.size))[0]:
-                for cycle, link, dst, src, kind, txn, last, rsvd, payload in RECORD.iter_unpack(
-                    zlib.decompress(file.read(length))
-                ):
-                    yield Transfer(cycle, link, Flit(dst, src, kind, txn, last, rsvd, int.from_bytes(payload, "little")))
+                for cycle, link, *header, payload in RECORD.iter_unpack(zlib.decompress(file.read(length))):
+                    yield Transfer(cycle, link, Flit(*header, int.from_bytes(payload, "little")))

@@ -321,7 +321,8 @@ def test_completion_before_reply_before_unit():
     bench.send(work(1), work(1, txn=1), ask(ControlIndex.CAPS))
     bench.engine.advance(80)
     kinds = [flit.type for _, flit in bench.peer.received]
-    assert kinds == [FlitType.CU_DATA, FlitType.CU_SIGNAL, FlitType.CU_SIGNAL, FlitType.CU_CTRL, *[FlitType.CU_DATA] * 2]
+    data, done, reply = FlitType.CU_DATA, FlitType.CU_SIGNAL, FlitType.CU_CTRL
+    assert kinds == [data, done, done, reply, data, data]
     assert [cycle for cycle, _ in bench.peer.received] == list(range(40, 46)), "and without a gap"
 
 

@@ -132,7 +132,8 @@ def test_storage_and_nothing(system):
     for register in (reg.CTRL, reg.IRQ_EN):
         host.write64(register.at(), 0x0123456789ABCDEF)
         assert host.read64(register.at()) == 0x0123456789ABCDEF
-    for offset in (0x0028, 0x0128, 0x0200, 0x0900, 0x1800, 0x3FF8, reg.TX_FLIT.at(2), reg.STAGE.at(3), reg.PROG_KICK.at()):
+    write_only = [reg.TX_FLIT.at(2), reg.STAGE.at(3), reg.PROG_KICK.at()]
+    for offset in (0x0028, 0x0128, 0x0200, 0x0900, 0x1800, 0x3FF8, *write_only):
         host.write64(offset, 0xFFFF_FFFF_FFFF_FFFF)
         assert host.read64(offset) == 0, hex(offset)
     assert read(system, reg.STATUS) == {"mesh_ready": 1, "error": 0, "busy": 0}
@@ -339,6 +340,44 @@ def test_credit_above_the_smallest_instruction_fifo_is_lowered_and_shown(system)
     assert not read(system, reg.STATUS)["error"]
     write(system, reg.PROG_CRED, credit=512)
     assert read(system, reg.PROG_CRED)["credit"] == depth and read(system, reg.STATUS)["error"]
+
+
+def test_a_hundred_instructions_through_a_32_deep_fifo_on_a_credit_of_24():
+    system = System(load("mm_mesh"))
+    assert system.units[CLUSTER].inst.depth == 32
+    stage(system, [inst(2 * i, txn=3, last=i == 99) for i in range(100)])
+    deepest = 0
+
+    def watch(cycle, link, flit):
+        nonlocal deepest
+        deepest = max(deepest, len(system.units[CLUSTER].inst))
+
+    system.engine.on_transfer = watch
+    kick(system, CLUSTER, 100, credit=24)
+    system.run(lambda: system.agent.signals == 100, 5_000)
+    assert [flit.payload for flit in system.units[CLUSTER].taken] == list(range(0, 200, 2))
+    assert read(system, reg.PROG_STAT)["credit"] == 24 - 100 + 99
+    assert deepest <= 24 and system.agent.last_signal[CLUSTER][1:] == (SignalCode.BATCH_COMPLETE, 3)
+
+
+def test_two_programs_at_once_each_awaited_by_its_own_count():
+    """Stage, dispatch to one node and the other, then poll both mirrors: nothing waits for anything else."""
+    system = System(load("quad"))
+    for slot, at in ((0, node(1, 1)), (4, node(1, 2))):
+        stage(system, [inst(2 * i + 1000 * slot) for i in range(4)], slot=slot)
+    write(system, reg.PROG_CRED, credit=8)
+    for slot, at in ((0, node(1, 1)), (4, node(1, 2))):
+        while read(system, reg.PROG_STAT)["run"]:
+            pass
+        kick(system, at, 4, base=slot)
+    for slot, at in ((0, node(1, 1)), (4, node(1, 2))):
+        for _ in range(100):
+            if (read(system, reg.NODE_STATUS, at)["count"], read(system, reg.NODE_STATUS, at)["valid"]) == (4, 1):
+                break
+        else:
+            raise AssertionError("the mirror never showed four completions")
+        assert [flit.payload for flit in system.units[at].taken] == [2 * i + 1000 * slot for i in range(4)]
+    assert read(system, reg.PROG_CRED)["credit"] == 8
 
 
 # ---- signals and mirror -----------------------------------------------------------------------------------

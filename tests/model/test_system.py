@@ -10,7 +10,15 @@ from kohakutpu.isa import cluster, vector
 from kohakutpu.isa import registers as reg
 from kohakutpu.isa.flit import Flit, FlitType, node, xy
 from kohakutpu.isa.memory import MEM_REQ
-from kohakutpu.isa.signals import CU_CAPS, CU_CTRL_REPLY, CU_CTRL_REQUEST, CU_DATA, SIGNAL_ON_COMPLETE, SignalCode, UnitType
+from kohakutpu.isa.signals import (
+    CU_CAPS,
+    CU_CTRL_REPLY,
+    CU_CTRL_REQUEST,
+    CU_DATA,
+    SIGNAL_ON_COMPLETE,
+    SignalCode,
+    UnitType,
+)
 from kohakutpu.machine import MachineError, list_machines, load
 from kohakutpu.model import faults
 from kohakutpu.model.hang import Hang, report

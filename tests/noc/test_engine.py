@@ -211,3 +211,15 @@ def test_a_wake_while_accepting_counts_in_the_cycle_of_a_step(skip, step_at):
     relay.wake(step_at)
     engine.advance(50)
     assert relay.acted == [(1, 2)]
+
+
+def test_a_block_steps_once_a_cycle_whatever_asked_for_it():
+    engine = Engine()
+    sender, receiver = Sender(engine, 3), Receiver(engine, 1)
+    sender.out.sink, receiver.in_link = receiver, sender.out
+    steps = []
+    work = sender.step
+    sender.step = lambda now: (steps.append(now), work(now), now + 1)[2]
+    sender.wake(0)
+    engine.advance(6)
+    assert steps == list(range(6))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kohakutpu.isa.flit import Flit, FlitType, node
 from kohakutpu.noc import router as router_module
 from kohakutpu.noc.engine import Engine
-from kohakutpu.noc.mesh import Mesh
+from kohakutpu.noc.mesh import OPPOSITE, STEP, Mesh
 from kohakutpu.noc.router import NocError, Port, RouteTable
 
 GRIDS = [(2, 2), (3, 3), (4, 4)]
@@ -127,7 +127,8 @@ def test_an_empty_site_swallows_and_counts(make_grid, make_probe):
     traffic = mesh.traffic()
     assert traffic.vanished == 3 and traffic.by_type == {FlitType.CU_SIGNAL: 3}
     # (0,0) is no site: dimension order takes it out of the west side of (1,1)
-    assert [line.split(":")[0] for line in mesh.describe()] == ["empty site (0,1)", "empty site (2,0)", "empty site (2,2)"]
+    sites = [line.split(":")[0] for line in mesh.describe()]
+    assert sites == ["empty site (0,1)", "empty site (2,0)", "empty site (2,2)"]
 
 
 def test_traffic_counts_senders_types_and_hops(make_bench):
@@ -183,7 +184,11 @@ def test_skipping_gives_the_same_trace(make_bench, random_busy, shape, depth, se
 def test_a_wrong_clamp_is_seen(make_bench, monkeypatch):
     """A router that does not clamp columns sends traffic for the far edge out of the wrong row."""
     right = RouteTable._route
-    monkeypatch.setattr(RouteTable, "_route", staticmethod(lambda x, y, x_hi, y_hi, dx, dy: right(x, y, x_hi + 1, y_hi, dx, dy)))
+
+    def unclamped(x, y, x_hi, y_hi, dx, dy):
+        return right(x, y, x_hi + 1, y_hi, dx, dy)
+
+    monkeypatch.setattr(RouteTable, "_route", staticmethod(unclamped))
     bench = make_bench(2, 2)
     sent = all_to_all(bench)
     bench.run(len(sent), budget=5_000)
@@ -256,17 +261,19 @@ def walk(tables, nx, ny, start, dst, sites):
     for _ in range(nx + ny + 1):
         out = tables[x, y].port[dst]
         assert (came, out) not in tables[x, y].masked
-        dx, dy = {Port.NORTH: (0, -1), Port.SOUTH: (0, 1), Port.EAST: (1, 0), Port.WEST: (-1, 0), Port.LOCAL: (0, 0)}[out]
+        dx, dy = STEP[out]
         if out == Port.LOCAL or (x + dx, y + dy) not in tables:
             if (dst & 15, dst >> 4) in sites:
                 assert (x + dx, y + dy) == (dst & 15, dst >> 4)
             return
         x, y = x + dx, y + dy
-        came = {Port.NORTH: Port.SOUTH, Port.SOUTH: Port.NORTH, Port.EAST: Port.WEST, Port.WEST: Port.EAST}[out]
+        came = OPPOSITE[out]
     raise AssertionError(f"a flit from {start} to {dst:#04x} never leaves the grid")
 
 
-@pytest.mark.parametrize("dst, port", [((0, 0), Port.WEST), ((3, 0), Port.EAST), ((0, 9), Port.SOUTH), ((15, 15), Port.SOUTH)])
+@pytest.mark.parametrize(
+    "dst, port", [((0, 0), Port.WEST), ((3, 0), Port.EAST), ((0, 9), Port.SOUTH), ((15, 15), Port.SOUTH)]
+)
 def test_corners_leave_by_the_side_of_their_column(dst, port):
     """Columns before rows outward too: (0,0) leaves router (1,1) by the west, and reaches the endpoint at (0,1)."""
     at = (1 if dst[0] < 2 else 2, 1)

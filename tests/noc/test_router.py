@@ -16,7 +16,13 @@ from kohakutpu.noc.router import Port, Router, RouteTable
 NX, NY, X, Y = 3, 3, 2, 2
 TABLE = RouteTable(X, Y, NX, NY)
 # A destination that leaves the middle router by each port.
-TOWARDS = {Port.NORTH: node(2, 0), Port.EAST: node(4, 2), Port.SOUTH: node(2, 3), Port.WEST: node(1, 2), Port.LOCAL: node(2, 2)}
+TOWARDS = {
+    Port.NORTH: node(2, 0),
+    Port.EAST: node(4, 2),
+    Port.SOUTH: node(2, 3),
+    Port.WEST: node(1, 2),
+    Port.LOCAL: node(2, 2),
+}
 
 
 class Registers:
@@ -104,7 +110,8 @@ def traffic(seed, count, gap):
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10_000), depth=st.integers(2, 6), gap=st.integers(0, 3), share=st.sampled_from([0, 0.2, 0.6, 0.9]))
+@given(seed=st.integers(0, 10_000), depth=st.integers(2, 6), gap=st.integers(0, 3),
+       share=st.sampled_from([0, 0.2, 0.6, 0.9]))  # fmt: skip
 def test_every_register_transfer_is_the_reference_s(seed, depth, gap, share):
     chance = random.Random(seed + 1)
     table = [[chance.random() < share for _ in range(401)] for _ in range(5)]
