@@ -116,7 +116,7 @@ class Cluster(wiring.Component):
         start_gemm, start_drain = Signal(), Signal()
         peer_open = receiver.state == State.PEER
         drain_wait, peer_wait = Signal(range(DRAIN_AFTER[1] + 1)), Signal(range(PEER_AFTER_ISSUE + 1))
-        ready = (drain_wait == 0) & ~sweep.running
+        ready = (drain_wait == 0) & ~sweep.running & ~receiver.pair
         if self.planted == "cluster-early-drain":
             ready = ~sweep.running
         m.d.comb += [

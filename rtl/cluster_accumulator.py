@@ -24,7 +24,7 @@ FAULTS = {
 
 
 class Command(IntEnum):
-    """Accumulator opcodes (spec: cluster, opcodes)."""
+    """Accumulator opcodes (spec: cluster, opcodes); LOAD_EMIT, which the published unit lacks, has the place of its unused FWD."""
 
     NOP = 0
     LOAD = 1
@@ -32,12 +32,14 @@ class Command(IntEnum):
     ADD_PEER = 3
     SEND = 4
     EMIT = 5
+    LOAD_EMIT = 6
     ADD_EMIT = 7
 
 
-WRITES = (Command.LOAD, Command.ADD, Command.ADD_PEER, Command.ADD_EMIT)
-FROM_ARRAY = (Command.LOAD, Command.ADD, Command.ADD_EMIT)
-EMITS = (Command.EMIT, Command.ADD_EMIT)
+OPENS = (Command.LOAD, Command.LOAD_EMIT)
+WRITES = (*OPENS, Command.ADD, Command.ADD_PEER, Command.ADD_EMIT)
+FROM_ARRAY = (*OPENS, Command.ADD, Command.ADD_EMIT)
+EMITS = (Command.EMIT, Command.LOAD_EMIT, Command.ADD_EMIT)
 
 
 class Lane(wiring.Component):
@@ -263,7 +265,7 @@ class Accumulator(wiring.Component):
                     lane.peer.eq(peer3[low : low + width]),
                     lane.from_array.eq(any_of(command3, FROM_ARRAY)),
                     lane.from_peer.eq(command3 == Command.ADD_PEER),
-                    lane.keep.eq(command3 != Command.LOAD),
+                    lane.keep.eq(~any_of(command3, OPENS)),
                 ]
                 results.append(lane.result)
                 halves.append(lane.half)

@@ -73,8 +73,9 @@ class Sweep(wiring.Component):
             self.free.eq(Mux(self.running, ending & ~self.narrow, gap == 0)),
         ]
         opens = load & (k == 0)
-        # An opening issue that also emits loads: the accumulator emits what it writes (erratum emit-load).
-        m.d.comb += self.command.eq(Mux(opens, Command.LOAD, Mux(self.emits, Command.ADD_EMIT, Command.ADD)))
+        m.d.comb += self.command.eq(
+            Mux(opens, Mux(self.emits, Command.LOAD_EMIT, Command.LOAD), Mux(self.emits, Command.ADD_EMIT, Command.ADD))
+        )
         with m.If(pace != 0):
             m.d.sync += pace.eq(pace - 1)
         with m.If(gap != 0):

@@ -97,7 +97,7 @@ def _convert(component: wiring.Component, name: str) -> tuple[str, tuple[_Block,
         needs = tuple(_needed.get().values())
     finally:
         _needed.reset(token)
-    return _constants(_short(text)), needs
+    return _constants(_short(_TRIGGER.sub(r"  reg \1;\n  initial \1 <= 0;", text))), needs
 
 
 def verilog(component: wiring.Component, *, name: str) -> str:
@@ -130,6 +130,10 @@ def _constants(text: str) -> str:
     """`text` with combinational blocks that only assign a constant as initial values."""
     return _CONSTANT.sub(r"  initial \g<assign>", text)
 
+
+# Yosys reads this register in every `always @*` so that it runs once at time 0. SystemVerilog initialises variables before
+# any process starts, and the event would be lost; a nonblocking assignment comes after they all wait.
+_TRIGGER = re.compile(r"^  reg (\\\$auto\$verilog_backend\S+ ) = 0;", re.M)
 
 # `memory[3] = 8'h00;`, once for every word
 _ZERO = re.compile(r"^    (?P<memory>\S+) ?\[(?P<index>\d+)\] = (?P<zero>\d+'h0+);\n", re.M)

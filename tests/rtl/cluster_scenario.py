@@ -11,7 +11,7 @@ from kohakutpu.isa.memory import MEM_REQ
 from kohakutpu.isa.signals import CU_CTRL_REQUEST, CU_DATA
 
 AT, PORT, HOST, CORE = node(2, 1), node(0, 1), node(1, 1), node(1, 0)
-UNIT = {"tiles": 16, "a_entries": 32, "b_entries": 64, "mantissa": 14, "inst_depth": 8, "recv_depth": 16}
+UNIT = {"tiles": 16, "a_entries": 32, "b_entries": 64, "mantissa": 14, "inst_depth": 256, "recv_depth": 16}  # no credit here: a full FIFO would block its own responses
 SCALES = 0xA0A0A0A0
 
 
@@ -105,23 +105,25 @@ def program(seed: int, length: int) -> list[tuple[int, Flit]]:
 
 
 class Memory:
-    """Answers entry reads `latency` cycles after they arrive, a word a cycle, through `source`; acknowledges nothing."""
+    """Answers entry reads `latency` cycles after they arrive, ahead of whatever else `source` has to send.
 
-    def __init__(self, source, seed: int, latency: int):
+    (On a mesh a port's answers do not queue behind other senders' instructions.) It acknowledges nothing.
+    """
+
+    def __init__(self, source, seed: int, latency: int, wake=lambda cycle: None):
         self.source = source
+        self.wake = wake
         self.chance = random.Random(seed)
         self.latency = latency
-        self.free = 0
 
     def __call__(self, cycle: int, flit: Flit) -> None:
         if flit.type != FlitType.MEM_RD_REQ:
             return
         count = MEM_REQ.get(flit.payload, "count")
-        start = max(cycle + self.latency, self.free)
-        for entry in range(count):
-            for word in range(4):
-                txn = (flit.txn + entry) & 0xFF
-                answer = Flit(AT, PORT, FlitType.MEM_RD_RESP, txn, int(word == 3), word, operand_word(self.chance))
-                self.source.send(answer, at=start)
-                start += 1
-        self.free = start
+        answers = [
+            Flit(AT, PORT, FlitType.MEM_RD_RESP, (flit.txn + entry) & 0xFF, int(word == 3), word, operand_word(self.chance))
+            for entry in range(count)
+            for word in range(4)
+        ]
+        self.source.queue.extendleft((cycle + self.latency, answer) for answer in reversed(answers))
+        self.wake(cycle + self.latency)
