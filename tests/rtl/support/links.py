@@ -6,6 +6,9 @@
         links.sinks["out_link"].busy = stutter(random.Random(1), 0.4)
         links.sources["in_link"].send(flit, other, at=10)
         await links.until(lambda: len(links.sinks["out_link"].received) == 2, budget=1000)
+        await links.finish()
+
+Every endpoint that the top wraps in `sim.port_checker.Checked` is checked: `finish` fails on a broken rule.
 
 Cycle 0 is the first after reset. A flit sent with `at=t` is valid in cycle t + 1 at the earliest, as if its sender loaded
 its output register in cycle t; `busy(t)` is what the sink's wire says in cycle t.
@@ -19,9 +22,10 @@ from collections.abc import Callable, Iterable
 
 import cocotb
 from cocotb.clock import Clock
-from cocotb.triggers import FallingEdge
+from cocotb.triggers import FallingEdge, Timer
 
 from kohakutpu.isa.flit import Flit
+from sim import port_rules
 
 PERIOD = 4  # ns
 RESET_CYCLES = 10
@@ -83,23 +87,32 @@ class Links:
     """All links of a `LinkTop`; make one with `start`.
 
     `transfers` lists (cycle, link name, flit) of everything that moved; `each_cycle` holds functions of the cycle that are
-    called at its falling edge, after transfers were noted and before the next flits are chosen.
+    called at its falling edge, after transfers were noted and before the next flits are chosen. `checks` are the checked
+    endpoints' prefixes on the top, without `check__`; in a share `probing` of all cycles each of them is shown another
+    flit for a moment, and its `busy` must not move.
     """
 
-    def __init__(self, dut, sources: Iterable[str], sinks: Iterable[str]):
+    def __init__(self, dut, sources: Iterable[str], sinks: Iterable[str], checks: Iterable[str], probing: float):
         self.dut = dut
         self.sources = {name: Source(self, i, getattr(dut, f"{name}__next")) for i, name in enumerate(sources)}
         self.sinks = {name: Sink(i, getattr(dut, f"{name}__flit")) for i, name in enumerate(sinks)}
         self.transfers: list[tuple[int, str, Flit]] = []
         self.each_cycle: list[Callable[[int], None]] = []
+        self.checks = list(checks)
+        self.probing = probing if self.checks else 0.0
+        self.probes = 0
+        self.chance = random.Random(0)
         self.cycle = 0
         self.earliest = 0  # the first cycle that a flit sent now may be loaded in
         self._next_valid = self._next_busy = -1
 
     @classmethod
-    async def start(cls, dut, *, sources: Iterable[str] = ("in_link",), sinks: Iterable[str] = ("out_link",)) -> Links:
+    async def start(cls, dut, *, sources: Iterable[str] = ("in_link",), sinks: Iterable[str] = ("out_link",),
+                    checks: Iterable[str] = ("",), probing: float = 0.05) -> Links:  # fmt: skip
         """Start the clock and reset; returns before anything of cycle 0 was done."""
-        links = cls(dut, sources, sinks)
+        links = cls(dut, sources, sinks, checks, probing)
+        for prefix in links.checks:
+            links._check(prefix, "probe").value = 0
         cocotb.start_soon(Clock(dut.clk, PERIOD, "ns").start())
         await links.reset()
         return links
@@ -168,8 +181,48 @@ class Links:
         """Let `cycles` cycles pass."""
         for _ in range(cycles):
             self._look()
+            if self.probing and self.chance.random() < self.probing:
+                await self._probe()
             await FallingEdge(self.dut.clk)
             self.cycle = self.earliest = self.cycle + 1
+
+    def _check(self, prefix: str, name: str):
+        return getattr(self.dut, f"{prefix}check__{name}")
+
+    async def _probe(self) -> None:
+        """Between two clock edges: `busy` stays what it is whatever is offered."""
+        settle = Timer(PERIOD / 16, "ns")
+        await settle
+        busy = [int(self._check(prefix, "busy").value) for prefix in self.checks]
+        for valid, kind in ((1, self.chance.randrange(16)), (0, self.chance.randrange(16)), (1, self.chance.randrange(16))):
+            for prefix in self.checks:
+                self._check(prefix, "probe").value = 1
+                self._check(prefix, "probe_valid").value = valid
+                self._check(prefix, "probe_type").value = kind
+            await settle
+            for prefix, before in zip(self.checks, busy):
+                seen = int(self._check(prefix, "busy").value)
+                assert seen == before, (
+                    f"{prefix or 'endpoint'}: cycle {self.cycle}: busy is a function of the offered flit: {before} became "
+                    f"{seen} for valid {valid}, type {kind:#x}"
+                )
+        for prefix in self.checks:
+            self._check(prefix, "probe").value = 0
+        await settle
+        self.probes += 1
+
+    def broken(self) -> str:
+        """A line for each rule that a checked endpoint has broken since reset."""
+        reports = [port_rules.report(p or "endpoint", int(self._check(p, "violations").value)) for p in self.checks]
+        return "\n".join(text for text in reports if text)
+
+    async def finish(self, *, owing: bool = False) -> None:
+        """The verdict of the port checkers; `owing` allows for instructions and bursts that are still open."""
+        await self.step(2)
+        assert not self.broken(), self.broken()
+        for prefix in self.checks:
+            owed = port_rules.owed(int(self._check(prefix, "owed").value))
+            assert owing or not owed, f"{prefix or 'endpoint'} still owes {owed}"
 
     async def until(self, condition: Callable[[], bool], budget: int, what: str = "the awaited state") -> int:
         """Step until `condition()`; returns the cycles it took. `budget` is the watchdog."""
