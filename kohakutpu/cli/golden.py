@@ -11,6 +11,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from kohakutpu.conformance.cycles import rows_of
+from kohakutpu.conformance.cycles import table as table_of_cycles
 from kohakutpu.conformance.registry import CHECKS, GoldenError, survey
 
 from .output import write_atomically
@@ -24,20 +26,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cycles", type=Path, metavar="OUT", help="write the table of cycles, published and ours (.md or .json)")
 
 
-def cycle_table(rows: list[tuple[str, str, int, int]]) -> str:
-    """Markdown of (file, name, published, ours)."""
-    lines = ["| file | case | published | ours | ours / published |", "|---|---|---:|---:|---:|"]
-    lines += [f"| {file} | {name} | {theirs} | {ours} | {ours / theirs:.2f} |" for file, name, theirs, ours in rows]
-    return "\n".join(lines) + "\n"
-
-
 def main(args: argparse.Namespace) -> int:
     known, unknown = survey(args.directory)
     if args.only:
         known = [name for name in known if name in args.only]
         if not known:
             raise GoldenError(f"--only {', '.join(args.only)}: no such golden file in {args.directory}")
-    console = Console()
+    console = Console(width=None if Console().is_terminal else 140)
     table = Table("file", "what", "compared", "different", "left out", "seconds", box=None)
     tallies, rows = [], []
     for name in known:
@@ -51,7 +46,7 @@ def main(args: argparse.Namespace) -> int:
                 name if index == 0 else "", tally.what, f"{tally.compared:,} {tally.unit}",
                 f"{tally.mismatched:,}", left, f"{spent:.1f}" if index == 0 else "",
             )  # fmt: skip
-            rows += [(name, *row) for row in tally.cycles]
+        rows += rows_of(name, found)
         tallies += found
     console.print(table)
     for tally in tallies:
@@ -65,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
     if rows:
         console.print(f"{len(rows)} cycle counts beside the published hardware's, {slower} above it")
     if args.cycles:
-        text = json.dumps(rows, indent=1) if args.cycles.suffix == ".json" else cycle_table(rows)
+        text = json.dumps(rows, indent=1) if args.cycles.suffix == ".json" else table_of_cycles(rows)
         write_atomically(args.cycles, text.encode())
     failed = [tally for tally in tallies if not tally.ok]
     console.print(f"{len(known)} files, {compared:,} compared, {wrong:,} different")

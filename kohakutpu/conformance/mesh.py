@@ -101,18 +101,20 @@ def flits_of(words: np.ndarray) -> list[Flit]:
 
 
 def binding(flit: Flit, recorded: Flit) -> Flit:
-    """`flit` with the parts that do not bind taken from `recorded`."""
-    if flit.type != recorded.type or flit.type not in (FlitType.CU_SIGNAL, FlitType.CU_CTRL):
+    """`flit` with the field that does not bind, where there is one, taken from `recorded`."""
+    if flit.type != recorded.type:
         return flit
     if flit.type == FlitType.CU_SIGNAL:
         ours, theirs = CU_SIGNAL.decode(flit.payload), CU_SIGNAL.decode(recorded.payload)
         # A RUN completes with its cycle count; IMEM and DESC complete with 0.
-        run = flit.src == VECTOR and ours["code"] == theirs["code"] == SignalCode.INST_COMPLETE
-        return flit._replace(payload=recorded.payload) if run and ours["arg"] and theirs["arg"] else flit
-    index = CU_CTRL_REPLY.get(flit.payload, "index")
-    counters = index in (ControlIndex.COUNTERS, ControlIndex.DEBUG)
-    same = counters and index == CU_CTRL_REPLY.get(recorded.payload, "index")
-    return flit._replace(payload=recorded.payload) if same else flit
+        run = flit.src == VECTOR and ours["code"] == theirs["code"] == SignalCode.INST_COMPLETE and ours["arg"] and theirs["arg"]
+        free = CU_SIGNAL.fields["arg"].mask if run else 0
+    elif flit.type == FlitType.CU_CTRL:
+        index = CU_CTRL_REPLY.get(flit.payload, "index")
+        free = CU_CTRL_REPLY.fields["value"].mask if index in (ControlIndex.COUNTERS, ControlIndex.DEBUG) else 0
+    else:
+        return flit
+    return flit._replace(payload=flit.payload & ~free | recorded.payload & free)
 
 
 def by_pair(flits: list[Flit]) -> dict[tuple[int, int, bool], list[Flit]]:
