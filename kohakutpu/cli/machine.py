@@ -1,4 +1,4 @@
-"""Check, show or draw a machine description."""
+"""Check, show, draw or convert a machine description: `yaml` makes a description of a text map, `picture` the map of a description."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.table import Table
 
 from kohakutpu.machine import list_machines, load, picture, to_yaml
 
-HELP = "check, show or draw a machine"
+HELP = "check, show, draw or convert a machine"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("check", "show", "picture", "list"), help="what to do")
+    parser.add_argument("action", choices=("check", "show", "picture", "yaml", "list"), help="what to do")
     parser.add_argument("machine", nargs="?", metavar="M", help="a name in machines/, a .yaml file or a .map picture")
     parser.add_argument("--json", action="store_true", help="show: as JSON")
 
@@ -29,6 +29,8 @@ def main(args: argparse.Namespace) -> int:
     machine = load(args.machine)
     if args.action == "picture":
         print(picture(machine), end="")
+    elif args.action == "yaml":
+        print(to_yaml(machine), end="")
     elif args.action == "check":
         print(
             f"{machine.name}: {machine.nx}x{machine.ny} routers, {len(machine.ports)} memory ports, "

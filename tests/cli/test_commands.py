@@ -195,6 +195,15 @@ def test_machine_commands(call):
     assert "ok" in call("machine", "check", "ship_3x2")[1]
 
 
+def test_a_map_becomes_a_description_and_back(call, tmp_path):
+    drawn = call("machine", "picture", "quad")[1]
+    (tmp_path / "mine.map").write_text(drawn)
+    status, text, _ = call("machine", "yaml", tmp_path / "mine.map")
+    assert status == 0
+    (tmp_path / "mine.yaml").write_text(text)
+    assert call("machine", "picture", tmp_path / "mine.yaml")[1] == drawn
+
+
 def test_errata_lists_who_is_affected(call):
     _, out, _ = call("errata", "--json")
     entries = {entry["id"]: entry for entry in json.loads(out)}
