@@ -1,50 +1,51 @@
-"""The matmul cluster: sequencer, FILL, sweep, drains and inbound bursts on the endpoint base.
+"""The matmul cluster: sequencer, operands, sweep, array, accumulator, drains and inbound bursts on the endpoint base.
 
 Timing: docs/microarchitecture/cluster.md, cycle for cycle; behaviour: spec, cluster.
 """
 
 from __future__ import annotations
 
-from amaranth import Array as Choice
 from amaranth import Cat, Module, Mux, Signal
-from amaranth.lib import data, wiring
+from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from kohakutpu.isa.cluster import FILL_LIMIT, Op
 from kohakutpu.isa.flit import FlitType, node
-from kohakutpu.isa.memory import MEM_REQ
 from kohakutpu.isa.signals import CLUSTER_DEBUG, UnitType
 
-from .cluster_accumulator import FAULTS as ACCUMULATOR_FAULTS
+from . import cluster_accumulator, cluster_array, cluster_drain, cluster_l1, cluster_receive, cluster_sequence, cluster_sweep
+from .arithmetic import register
 from .cluster_accumulator import Accumulator, Command
 from .cluster_array import Array
 from .cluster_drain import RESULT_QUEUE, Drain, Writer, sends_floats
-from .cluster_l1 import WORDS, Delay, L1Side
+from .cluster_l1 import WORDS, Assembly, Delay, L1Side
 from .cluster_receive import Receiver, State
-from .cluster_sweep import INSTRUCTION, Sweep
+from .cluster_sequence import Sequencer
+from .cluster_sweep import Sweep
+from .emit import shared
 from .endpoint import EndpointBase
-from .link import FLIT, LinkSignature, view
+from .link import LinkSignature, view
 from .parameters import known_fault
 
 VERSION = 0x04
 CAPS_BUFFERS = 2
-READ_LEN = 3
-TO_OPERANDS = 3  # counter issue to the array's operands
-CHAIN = 20  # counter issue to the accumulator command
-DRAIN_AFTER = (19, 23)  # countdown after an issue until an explicit DRAIN may start: wide, narrow
-DRAIN_AFTER_PEER = 3
-PEER_AFTER_ISSUE = 21  # countdown after an issue until a peer stream may open
-PEER_AFTER_COMMAND = 1
+OPERANDS = 3  # cycles from an issue of the counters to the array's operands
+SUMS = OPERANDS + cluster_array.LATENCY  # to the array's sums, which meet their scales and anchor
+COMMAND = SUMS + 2  # to the accumulator command
+# A command follows the last one to its address 5 cycles later at the earliest. Countdowns from an issue and from an
+# ADD_PEER until an explicit DRAIN may start, whose first command is a cycle later still:
+DRAIN_AFTER, DRAIN_AFTER_NARROW, DRAIN_AFTER_PEER = COMMAND - 1, COMMAND + 3, 3
+# and from an issue and from any other command until a peer stream may open, whose first ADD_PEER is 3 cycles later:
+PEER_AFTER, PEER_AFTER_COMMAND = COMMAND + 1, 1
 
 FAULTS = {
-    **ACCUMULATOR_FAULTS,
     "cluster-bank-stuck": "the bank bit of FILL writes is stuck at 0",
-    "cluster-pacing": "narrow sweeps are not paced",
-    "cluster-last-dropped": "the final data flit of a burst leaves with last = 0",
-    "cluster-ack-source": "bursts are acknowledged to their source, whatever node the descriptor names",
-    "cluster-lost-completion": "the first DRAIN never retires",
     "cluster-early-drain": "an explicit DRAIN starts while the array still runs",
-}
+    "cluster-early-peer": "a peer stream opens while the array still runs",
+    "cluster-ack-blocks": "write acknowledgements wait for room like any other flit",
+    "cluster-counter": "the array's counter stops with the last issue",
+    **cluster_sequence.FAULTS, **cluster_l1.FAULTS, **cluster_sweep.FAULTS, **cluster_array.FAULTS,
+    **cluster_accumulator.FAULTS, **cluster_drain.FAULTS, **cluster_receive.FAULTS,
+}  # fmt: skip
 
 
 class Cluster(wiring.Component):
@@ -55,246 +56,190 @@ class Cluster(wiring.Component):
 
     def __init__(self, *, x: int, y: int, port: tuple[int, int], tiles: int, a_entries: int, b_entries: int, mantissa: int,
                  inst_depth: int, recv_depth: int, fault: str | None = None):  # fmt: skip
-        self.planted = known_fault("Cluster", fault, FAULTS)
-        self.at = (x, y)
-        self.port = port
-        self.tiles = tiles
-        self.entries = (a_entries, b_entries)
-        self.mantissa = mantissa
-        self.depths = (inst_depth, recv_depth)
+        self.fault = known_fault("Cluster", fault, FAULTS)
+        tile_bits = (tiles - 1).bit_length()
+
+        def planted(module):
+            return fault if fault in module.FAULTS else None
+
+        self.base = EndpointBase(x=x, y=y, unit_type=UnitType.CLUSTER, version=VERSION, buffers=CAPS_BUFFERS,
+                                 inst_depth=inst_depth, recv_depth=recv_depth)  # fmt: skip
+        self.sequencer = Sequencer(x=x, y=y, port=port, fault=planted(cluster_sequence))
+        self.assembly = shared(Assembly)
+        self.sides = {
+            layout: shared(L1Side, entries=entries, layout=layout, fault=planted(cluster_l1))
+            for layout, entries in (("A", a_entries), ("B", b_entries))
+        }
+        self.sweep = shared(Sweep, tile_bits=tile_bits, fault=planted(cluster_sweep))
+        self.array = shared(Array, fault=planted(cluster_array))
+        self.accumulator = shared(Accumulator, tiles=tiles, mantissa=mantissa, fault=planted(cluster_accumulator))
+        self.drain = shared(Drain, tile_bits=tile_bits, fault=planted(cluster_drain))
+        self.writer = Writer(x=x, y=y, port=port, fault=planted(cluster_drain))
+        self.receiver = Receiver(x=x, y=y, limits=(WORDS * a_entries, WORDS * b_entries, 2 * tiles),
+                                 word=self.accumulator.word, fault=planted(cluster_receive))  # fmt: skip
         super().__init__({"in_link": In(LinkSignature()), "out_link": Out(LinkSignature())})
 
     def elaborate(self, platform):
         m = Module()
-        x, y = self.at
-        tile_bits = (self.tiles - 1).bit_length()
-        m.submodules.base = base = EndpointBase(
-            x=x, y=y, unit_type=UnitType.CLUSTER, version=VERSION, buffers=CAPS_BUFFERS, inst_depth=self.depths[0],
-            recv_depth=self.depths[1],
-        )  # fmt: skip
-        m.submodules.l1_a = l1_a = L1Side(entries=self.entries[0], layout="A")
-        m.submodules.l1_b = l1_b = L1Side(entries=self.entries[1], layout="B")
-        m.submodules.sweep = sweep = Sweep(tile_bits=tile_bits, paced=self.planted != "cluster-pacing")
-        m.submodules.array = array = Array()
-        accumulator_fault = self.planted if self.planted in ACCUMULATOR_FAULTS else None
-        m.submodules.accumulator = accumulator = Accumulator(tiles=self.tiles, mantissa=self.mantissa, fault=accumulator_fault)
-        m.submodules.drain = drain = Drain(tile_bits=tile_bits)
-        m.submodules.writer = writer = Writer(x=x, y=y, port=self.port, drop_last=self.planted == "cluster-last-dropped")
-        m.submodules.receiver = receiver = Receiver(
-            x=x, y=y, limits=(4 * self.entries[0], 4 * self.entries[1], 2 * self.tiles), word=accumulator.word,
-            ack_to_source=self.planted == "cluster-ack-source",
-        )  # fmt: skip
+        for name in ("base", "sequencer", "assembly", "sweep", "array", "accumulator", "drain", "writer", "receiver"):
+            m.submodules[name] = getattr(self, name)
+        m.submodules.l1_a, m.submodules.l1_b = self.sides["A"], self.sides["B"]
+        self._port(m)
+        running = self._datapath(m)
+        self._start_rules(m)
+        self._results(m)
+        self._inbound(m)
+        self._outbound(m)
+        debug = Signal(view(CLUSTER_DEBUG))
+        m.d.comb += self.base.debug.eq(debug)
+        m.d.sync += [
+            debug.array_cycles.eq(debug.array_cycles + running),
+            debug.fill_cycles.eq(debug.fill_cycles + self.sequencer.filling),
+        ]
+        return m
 
-        # Write acknowledgements are swallowed at the port, full FIFOs or not.
-        swallowed = self.in_link.flit.type == FlitType.MEM_WR_ACK
+    def _port(self, m: Module) -> None:
+        """The links. Write acknowledgements are swallowed at the port, whatever the FIFOs hold."""
+        base, link = self.base, self.in_link
+        swallowed = (link.flit.type == FlitType.MEM_WR_ACK) & (self.fault != "cluster-ack-blocks")
         m.d.comb += [
-            base.in_link.flit.eq(self.in_link.flit),
-            base.in_link.valid.eq(self.in_link.valid & ~swallowed),
-            self.in_link.busy.eq(base.in_link.busy & ~swallowed),
+            base.in_link.flit.eq(link.flit),
+            base.in_link.valid.eq(link.valid & ~swallowed),
+            link.busy.eq(base.in_link.busy & ~swallowed),
         ]
         wiring.connect(m, wiring.flipped(self.out_link), base.out_link)
 
-        # ---- sequencer -------------------------------------------------------------------------------------
-        inst = Signal(INSTRUCTION)
-        valid, draining, requesting, malformed = Signal(), Signal(), Signal(), Signal()
-        landed, operations = Signal(9), Signal(16)
-        loading = data.View(INSTRUCTION, base.inst.payload)
-        is_fill, is_gemm, is_drain = (valid & (inst.op == op) for op in (Op.FILL, Op.GEMM, Op.DRAIN))
-        explicit, fused = is_drain & ~inst.fuse, is_drain & inst.fuse
-        too_long = inst.n > FILL_LIMIT
-        wanted = Mux(inst.n == 0, 1, inst.n)
-        sequenced = Signal()  # the sequencer retires in this cycle, whatever arrives
-        arrived = Signal()  # the FILL's last word is popped in this cycle
-        wrong, counts = Signal(), Signal()
-        with m.If(valid & ~is_fill & ~is_gemm & ~is_drain):
-            m.d.comb += sequenced.eq(1)
-        with m.If(is_fill):
+    def _datapath(self, m: Module):
+        """Counters, L1, array, accumulator; returns whether an issue is in the counters or on its way."""
+        sweep, array, accumulator, drain, receiver = self.sweep, self.array, self.accumulator, self.drain, self.receiver
+        for layout, side, entry, operand in (("a", "A", sweep.a_entry, array.a), ("b", "B", sweep.b_entry, array.b)):
             m.d.comb += [
-                sequenced.eq(too_long | ((landed >= wanted) & ~requesting)), wrong.eq(too_long), counts.eq(~too_long),
-            ]  # fmt: skip
-
-        start_gemm, start_drain = Signal(), Signal()
-        peer_open = receiver.state == State.PEER
-        drain_wait, peer_wait = Signal(range(DRAIN_AFTER[1] + 1)), Signal(range(PEER_AFTER_ISSUE + 1))
-        ready = (drain_wait == 0) & ~sweep.running & ~receiver.pair
-        if self.planted == "cluster-early-drain":
-            ready = ~sweep.running
-        m.d.comb += [
-            start_gemm.eq(is_gemm & sweep.free & ~peer_open & (~inst.emit | writer.clear)),
-            start_drain.eq(explicit & ~draining & ready & ~peer_open & writer.clear),
-        ]
-        # The writer's last flit has left the output register, or leaves it in this cycle.
-        held = Signal()
-        drained = writer.clear & (~held | base.out_free)
-        mismatch = ~writer.has_fused | (writer.size != wanted)
-        with m.If(is_gemm):
-            m.d.comb += [sequenced.eq(start_gemm), counts.eq(1)]
-        with m.If(explicit):
-            m.d.comb += [sequenced.eq(draining & drained), counts.eq(1)]
-        with m.If(fused):
-            m.d.comb += [sequenced.eq(drained), counts.eq(1), wrong.eq(mismatch)]
-        if self.planted == "cluster-lost-completion":
-            first = Signal(init=1)
-            with m.If(is_drain & sequenced):
-                m.d.sync += first.eq(0)
-            m.d.comb += base.done.eq((sequenced | arrived) & ~(first & is_drain))
-        else:
-            m.d.comb += base.done.eq(sequenced | arrived)
-        retire = sequenced | arrived
-        m.d.comb += [base.result.eq((operations + counts)[:16]), base.fault.eq(wrong | malformed)]
-        with m.If(retire):
-            m.d.sync += [valid.eq(0), operations.eq((operations + counts)[:16]), malformed.eq(0)]
-        with m.If(receiver.rejected):
-            m.d.sync += malformed.eq(1)
-
-        leads = Signal(init=1)
-        own = node(x, y)
-        leading = 1
-        for index in range(3):
-            peer = loading.peers[8 * index : 8 * index + 8]
-            leading = leading & ((loading.npeer <= index) | (own < peer))
-        m.d.comb += [leads.eq(leading), base.inst_take.eq(~valid & base.inst_valid)]
-        with m.If(base.inst_take):
-            m.d.sync += [
-                inst.eq(base.inst.payload), valid.eq(1), draining.eq(0), landed.eq(0),
-                requesting.eq((loading.op == Op.FILL) & (loading.n <= FILL_LIMIT) & leads),
-            ]  # fmt: skip
-        with m.If(start_drain):
-            m.d.sync += draining.eq(1)
-
-        # ---- sweep, array, accumulator ---------------------------------------------------------------------
-        m.d.comb += [
-            sweep.start.eq(start_gemm), sweep.inst.eq(inst), sweep.room.eq(writer.outstanding < RESULT_QUEUE),
-            drain.start.eq(start_drain), drain.inst.eq(inst), drain.outstanding.eq(writer.outstanding),
-        ]  # fmt: skip
-        for side, entry in ((l1_a, sweep.a_entry), (l1_b, sweep.b_entry)):
-            address = Signal(9, name=f"entry_{side.layout.lower()}")
-            m.d.sync += address.eq(entry)
-            m.d.comb += side.entry.eq(address)
-        m.d.comb += [array.a.eq(l1_a.operand), array.b.eq(l1_b.operand)]
-        m.submodules.commands = commands = Delay(width=3 + tile_bits + 8, cycles=CHAIN)
-        m.submodules.scales = scales = Delay(width=64, cycles=CHAIN - TO_OPERANDS)
-        issued = Signal(CHAIN)  # bit c: an issue c + 1 cycles ago
+                self.sides[side].entry.eq(register(m, entry, f"{layout}_entry")),
+                operand.eq(self.sides[side].operand),
+            ]
+        issued = Signal(COMMAND)  # bit c: an issue c + 1 cycles ago
         m.d.sync += issued.eq(Cat(sweep.issue, issued))
+        m.submodules.commands = commands = shared(Delay, width=3 + len(sweep.tile), cycles=COMMAND)
+        m.submodules.anchors = anchors = shared(Delay, width=8, cycles=SUMS)
+        m.submodules.scales = scales = shared(Delay, width=64, cycles=SUMS - OPERANDS)
         m.d.comb += [
-            commands.enter.eq(Cat(sweep.command, sweep.tile, sweep.anchor)),
-            scales.enter.eq(Cat(l1_a.scales, l1_b.scales)),
+            commands.enter.eq(Cat(sweep.command, sweep.tile)),
+            anchors.enter.eq(sweep.anchor),
+            scales.enter.eq(Cat(self.sides["A"].scales, self.sides["B"].scales)),
             accumulator.sums.eq(array.sums),
             accumulator.scales_a.eq(scales.leave[:32]),
             accumulator.scales_b.eq(scales.leave[32:]),
-            accumulator.anchor.eq(commands.leave[3 + tile_bits :]),
+            accumulator.anchor.eq(anchors.leave),
             accumulator.peer.eq(receiver.pair_words),
         ]
-        with m.If(issued[CHAIN - 1]):
-            m.d.comb += [accumulator.command.eq(commands.leave[:3]), accumulator.address.eq(commands.leave[3 : 3 + tile_bits])]
-        with m.Elif(drain.go):
-            m.d.comb += [accumulator.command.eq(Mux(drain.floats, Command.SEND, Command.EMIT)), accumulator.address.eq(drain.tile)]
+        # The start rules keep the three apart.
+        with m.If(issued[COMMAND - 1]):
+            m.d.comb += [accumulator.command.eq(commands.leave[:3]), accumulator.address.eq(commands.leave[3:])]
         with m.Elif(receiver.pair):
             m.d.comb += [accumulator.command.eq(Command.ADD_PEER), accumulator.address.eq(receiver.pair_tile)]
+        with m.Else():
+            m.d.comb += accumulator.address.eq(drain.tile)
+            with m.If(drain.emit):
+                m.d.comb += accumulator.command.eq(Command.EMIT)
+            with m.Elif(drain.send):
+                m.d.comb += accumulator.command.eq(Command.SEND)
+        return sweep.running | issued[: 0 if self.fault == "cluster-counter" else COMMAND - 1].any()
 
-        with m.If(drain_wait != 0):
-            m.d.sync += drain_wait.eq(drain_wait - 1)
-        with m.If(receiver.pair & (drain_wait <= DRAIN_AFTER_PEER)):
-            m.d.sync += drain_wait.eq(DRAIN_AFTER_PEER)
-        with m.If(sweep.issue):
-            m.d.sync += drain_wait.eq(Mux(sweep.narrow, DRAIN_AFTER[1], DRAIN_AFTER[0]))
-        with m.If(peer_wait != 0):
-            m.d.sync += peer_wait.eq(peer_wait - 1)
-        with m.If((receiver.pair | drain.go) & (peer_wait <= PEER_AFTER_COMMAND)):
-            m.d.sync += peer_wait.eq(PEER_AFTER_COMMAND)
-        with m.If(sweep.issue):
-            m.d.sync += peer_wait.eq(PEER_AFTER_ISSUE)
-
-        # ---- results ---------------------------------------------------------------------------------------
-        waiting = receiver.state == State.PEER_WAIT
-        makes = start_drain | (start_gemm & inst.emit)
-        rows, columns = Mux(inst.gm == 0, 1, inst.gm), Mux(inst.gn == 0, 1, inst.gn)
+    def _start_rules(self, m: Module) -> None:
+        """When the accumulator is free enough for a DRAIN and for a peer stream."""
+        sequencer, sweep, drain, receiver = self.sequencer, self.sweep, self.drain, self.receiver
+        drain_wait = countdown(
+            m, "drain_wait",
+            (receiver.pair, DRAIN_AFTER_PEER), (sweep.issue, DRAIN_AFTER), (sweep.issue & sweep.narrow, DRAIN_AFTER_NARROW),
+        )  # fmt: skip
+        peer_wait = countdown(
+            m, "peer_wait", (receiver.pair | drain.emit | drain.send, PEER_AFTER_COMMAND), (sweep.issue, PEER_AFTER)
+        )
+        settled = (drain_wait == 0) | (self.fault == "cluster-early-drain")
+        peer_settled = (peer_wait == 0) | (self.fault == "cluster-early-peer")
         m.d.comb += [
-            writer.push.eq(accumulator.push), writer.granule.eq(accumulator.granule), writer.inst.eq(inst), writer.make.eq(makes),
-            writer.fused.eq(is_gemm), writer.born_bound.eq(waiting),
-            writer.total.eq(Mux(is_gemm, rows * columns, Mux(sends_floats(inst), Cat(0, wanted), wanted))),
-            writer.bind.eq(is_gemm | (explicit & ~draining) | fused | waiting),
-            writer.rebind.eq(fused & ~mismatch),
-            writer.issue_one.eq((sweep.issue & sweep.emits) | (drain.go & ~drain.floats)),
-            writer.issue_two.eq(drain.go & drain.floats),
+            sequencer.sweep_free.eq(sweep.free),
+            sequencer.settled.eq(settled & ~sweep.running & ~receiver.pair),
+            sequencer.peer_open.eq(receiver.state == State.PEER),
+            receiver.open_peer.eq(
+                (receiver.state == State.PEER_WAIT) & peer_settled & ~sweep.running & ~drain.issuing
+                & ~sequencer.start_gemm & ~sequencer.start_drain
+            ),
         ]  # fmt: skip
 
-        # ---- receive FIFO -----------------------------------------------------------------------------------
-        flit = base.recv
-        respond, describe, take = Signal(), Signal(), Signal()
-        opens = waiting & (peer_wait == 0) & ~sweep.running & ~drain.issuing & ~start_gemm & ~start_drain
+    def _results(self, m: Module) -> None:
+        """Batches, and room for their granules."""
+        sequencer, sweep, drain, writer, accumulator = self.sequencer, self.sweep, self.drain, self.writer, self.accumulator
+        inst, gemm = sequencer.inst, sequencer.start_gemm
         m.d.comb += [
-            receiver.open_peer.eq(opens),
+            sweep.start.eq(gemm), sweep.inst.eq(inst), sweep.room.eq(writer.outstanding < RESULT_QUEUE),
+            drain.start.eq(sequencer.start_drain), drain.inst.eq(inst), drain.outstanding.eq(writer.outstanding),
+            writer.inst.eq(inst), writer.make.eq(sequencer.start_drain | (gemm & inst.emit)), writer.fused.eq(gemm),
+            writer.bind.eq(sequencer.binds | (self.receiver.state == State.PEER_WAIT)), writer.rebind.eq(sequencer.rebinds),
+            writer.issue_one.eq((sweep.issue & sweep.emits) | drain.emit), writer.issue_two.eq(drain.send),
+            writer.push.eq(accumulator.push), writer.granule.eq(accumulator.granule),
+            sequencer.clear.eq(writer.clear), sequencer.gone.eq(writer.gone),
+            sequencer.is_fused.eq(writer.is_fused), sequencer.size.eq(writer.size),
+        ]  # fmt: skip
+        with m.If(gemm):
+            m.d.comb += [writer.rows.eq(inst.gm | (inst.gm == 0)), writer.columns.eq(inst.gn | (inst.gn == 0))]
+        with m.Else():
+            m.d.comb += [writer.rows.eq(sequencer.wanted), writer.columns.eq(Mux(sends_floats(inst), 2, 1))]
+
+    def _inbound(self, m: Module) -> None:
+        """Instructions, and what the receive FIFO holds: at most one flit a cycle, by its type."""
+        base, sequencer, receiver, assembly = self.base, self.sequencer, self.receiver, self.assembly
+        flit, state, inst = base.recv, receiver.state, sequencer.inst
+        respond = Signal()
+        with m.Switch(flit.type):
+            with m.Case(FlitType.MEM_RD_RESP):
+                m.d.comb += [respond.eq(base.recv_valid & sequencer.receives), base.recv_pop.eq(respond)]
+            with m.Case(FlitType.CU_DATA):
+                m.d.comb += [
+                    receiver.descriptor.eq(base.recv_valid & (state == State.NONE) & ~receiver.ack_valid),
+                    receiver.data.eq(base.recv_valid & (state != State.NONE) & (state != State.PEER_WAIT)),
+                    base.recv_pop.eq(receiver.descriptor | receiver.data),
+                ]
+            with m.Default():
+                m.d.comb += base.recv_pop.eq(base.recv_valid)
+        bank = inst.fbank & (self.fault != "cluster-bank-stuck")
+        number = Mux(respond, flit.rsvd, receiver.offset)[: (WORDS - 1).bit_length()]
+        m.d.comb += [
+            sequencer.head.eq(base.inst), sequencer.head_valid.eq(base.inst_valid), base.inst_take.eq(sequencer.take),
+            base.done.eq(sequencer.done), base.result.eq(sequencer.result), base.fault.eq(sequencer.wrong),
+            sequencer.malformed.eq(receiver.rejected),
+            sequencer.landed.eq(respond & (number == WORDS - 1)),
             receiver.flit.eq(flit),
-            receiver.descriptor.eq(describe),
-            receiver.data.eq(take),
-            base.recv_pop.eq(respond | describe | take),
-        ]
-        none = receiver.state == State.NONE
-        with m.If(base.recv_valid):
-            with m.Switch(flit.type):
-                with m.Case(FlitType.MEM_RD_RESP):
-                    m.d.comb += respond.eq(is_fill & ~sequenced)
-                with m.Case(FlitType.CU_DATA):
-                    m.d.comb += [describe.eq(none & ~receiver.ack_valid), take.eq(~none & ~waiting)]
-                with m.Default():
-                    m.d.comb += base.recv_pop.eq(1)
-        assembly = Signal(data.ArrayLayout(256, WORDS))
-        into_l1 = take & (receiver.state == State.L1)
-        number = Mux(respond, flit.rsvd[:2], receiver.offset[:2])
-        with m.If(respond | into_l1):
-            m.d.sync += assembly[number].eq(flit.payload)
-        complete = (respond | into_l1) & (number == WORDS - 1)
-        bank = 0 if self.planted == "cluster-bank-stuck" else inst.fbank
-        write_entry = Signal(14)
-        write_a, write_b = Signal(), Signal()
-        to_b = Mux(respond, inst.sel, receiver.to_b)
-        m.d.sync += [
-            write_entry.eq(Mux(respond, Cat(flit.txn, bank), receiver.offset[2:])),
-            write_a.eq(complete & ~to_b),
-            write_b.eq(complete & to_b),
-        ]
-        for side, write in ((l1_a, write_a), (l1_b, write_b)):
-            m.d.comb += [side.write.eq(write), side.write_entry.eq(write_entry), side.words.eq(assembly)]
-        fills = respond & (number == WORDS - 1)
-        with m.If(fills):
-            m.d.sync += landed.eq(landed + 1)
-        m.d.comb += arrived.eq(fills & (landed + 1 >= wanted) & ~requesting)
+            assembly.put.eq(respond | (receiver.data & (state == State.L1))),
+            assembly.word.eq(flit.payload),
+            assembly.number.eq(number),
+            assembly.to_b.eq(Mux(respond, inst.sel, receiver.to_b)),
+            assembly.entry.eq(Mux(respond, Cat(flit.txn, bank), receiver.offset[2:])),
+        ]  # fmt: skip
+        for side, write in ((self.sides["A"], assembly.write_a), (self.sides["B"], assembly.write_b)):
+            m.d.comb += [side.write.eq(write), side.at.eq(assembly.at), side.words.eq(assembly.words)]
 
-        # ---- output register: acknowledgement, FILL request, results ----------------------------------------
-        request = Signal(FLIT)
-        read = data.View(view(MEM_REQ), request.payload)
+    def _outbound(self, m: Module) -> None:
+        """The unit's turn at the output register: acknowledgement, FILL request, results."""
+        base, sequencer, receiver, writer = self.base, self.sequencer, self.receiver, self.writer
         m.d.comb += [
-            Cat(request.dst_x, request.dst_y).eq(node(*self.port)),
-            Cat(request.src_x, request.src_y).eq(own),
-            request.type.eq(FlitType.MEM_RD_REQ),
-            request.txn.eq(inst.eoff),
-            request.last.eq(1),
-            read.addr.eq(Cat(inst.addr_0, inst.addr_1)),
-            read.len.eq(READ_LEN),
-            read.stream.eq(1),
-            read.blayout.eq(inst.sel),
-            read.quant.eq(~inst.preq),
-            read.count.eq(wanted),
-            read.peers.eq(inst.peers),
-            read.npeer.eq(inst.npeer),
-            base.send_valid.eq(receiver.ack_valid | requesting | writer.send_valid),
-            receiver.ack_sent.eq(base.send_ready & receiver.ack_valid),
-            writer.send_ready.eq(base.send_ready & ~receiver.ack_valid & ~requesting),
-            base.send.eq(Choice([writer.send, request, receiver.ack])[Mux(receiver.ack_valid, 2, requesting)]),
+            base.send_valid.eq(receiver.ack_valid | sequencer.request_valid | writer.send_valid),
+            writer.out_free.eq(base.out_free),
         ]
-        with m.If(base.send_ready & ~receiver.ack_valid & requesting):
-            m.d.sync += requesting.eq(0)
-        with m.If(writer.send_ready & writer.send_valid):
-            m.d.sync += held.eq(1)
-        with m.Elif(base.out_free):
-            m.d.sync += held.eq(0)
+        with m.If(receiver.ack_valid):
+            m.d.comb += [base.send.eq(receiver.ack), receiver.ack_sent.eq(base.send_ready)]
+        with m.Elif(sequencer.request_valid):
+            m.d.comb += [base.send.eq(sequencer.request), sequencer.request_sent.eq(base.send_ready)]
+        with m.Else():
+            m.d.comb += [base.send.eq(writer.send), writer.send_ready.eq(base.send_ready)]
 
-        # ---- counters ----------------------------------------------------------------------------------------
-        debug = Signal(view(CLUSTER_DEBUG))
-        m.d.comb += base.debug.eq(debug)
-        with m.If(sweep.running | issued[: CHAIN - 1].any()):
-            m.d.sync += debug.array_cycles.eq(debug.array_cycles + 1)
-        with m.If(is_fill):
-            m.d.sync += debug.fill_cycles.eq(debug.fill_cycles + 1)
-        return m
+
+def countdown(m: Module, name: str, *loads) -> Signal:
+    """A register that counts down to 0 and stays there; each (event, cycles) of `loads` raises it to that many."""
+    left = Signal(range(max(cycles for _, cycles in loads) + 1), name=name)
+    with m.If(left != 0):
+        m.d.sync += left.eq(left - 1)
+    for event, cycles in sorted(loads, key=lambda load: load[1]):
+        with m.If(event & (left <= cycles)):
+            m.d.sync += left.eq(cycles)
+    return left

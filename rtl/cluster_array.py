@@ -1,82 +1,87 @@
-"""The integer product array: 4x4 sums of 32 exact products, 17 cycles deep, one entry pair a cycle.
+"""The integer product array: 4x4 sums of 32 exact products, 15 cycles deep, one entry pair a cycle.
 
-Spec: cluster, integer product. Four tensor units of K = 8 stand in a cascade, each two cycles behind the one
-before it. Two rows share a multiplier: their significands are packed 19 bits apart, which no sum of 32 products overflows.
+Spec: cluster, integer product. Four tensor units of K = 8 stand in a cascade, each two cycles behind the one before it.
+Two rows share a multiplier: their significands are packed so far apart that no sum of 8 products meets its neighbour.
 """
 
 from __future__ import annotations
 
-from amaranth import Cat, Const, Module, Signal, signed
+from amaranth import Cat, Const, Module, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from .arithmetic import register
 from .emit import shared
+from .parameters import known_fault
 
 LANES = 4
 SLICE = 8  # K of one tensor unit
 BLOCK = 32
 BITS = 7
-SUM_BITS = 19
-LATENCY = 17
-UNIT_LATENCY = 11
+SUM_BITS = 19  # 32 products of at most 2^12 in magnitude
+PACK_BITS = 17  # 8 of them; a packed pair is then 25 bits wide, what one multiplier input takes
+CHAIN = 4  # products that one chain of multiply-adders sums up
+UNIT_LATENCY = 9
+STEP = 2  # cycles between two units of the cascade
+LATENCY = UNIT_LATENCY + STEP * (BLOCK // SLICE - 1)
 
 SUMS = data.ArrayLayout(signed(SUM_BITS), LANES * LANES)
 SLICE_BITS = LANES * SLICE * BITS
+
+FAULTS = {"array-borrow": "the upper row of a packed pair does not get back what a negative lower row borrowed"}
 
 
 class TensorUnit(wiring.Component):
     """4 rows x 8 K times 8 K x 4 columns, plus `carry`, `UNIT_LATENCY` cycles after the operands.
 
-    Members: `a`, `b` with significand (lane, k) at bit 7 * (8 * lane + k); `carry` sums that belong to the result of
-    the operands 9 cycles earlier; `out` sums, lane 4 * row + column.
+    Members: `a`, `b` with significand (lane, k) at bit 7 * (8 * lane + k); `carry`, sums that join the result of the
+    operands 7 cycles earlier; `out`, sums, lane 4 * row + column.
     """
 
-    def __init__(self):
+    def __init__(self, *, fault: str | None = None):
+        self.fault = known_fault("TensorUnit", fault, FAULTS)
         super().__init__({"a": In(SLICE_BITS), "b": In(SLICE_BITS), "carry": In(SUMS), "out": Out(SUMS)})
 
     def elaborate(self, platform):
         m = Module()
-
-        def register(value, name):
-            out = Signal(value.shape(), name=name)
-            m.d.sync += out.eq(value)
-            return out
+        carry = register(m, self.carry.as_value(), "carry1")
 
         def lane(word, index, k):
+            """A significand, later by its place in its chain."""
             start = BITS * (SLICE * index + k)
-            return word[start : start + BITS].as_signed()
+            return register(m, word[start : start + BITS].as_signed(), f"{word.name}{index}_{k}", 1 + k % CHAIN)
 
-        a1, b1 = register(self.a, "a1"), register(self.b, "b1")
-        b2 = register(b1, "b2")
-        carry1 = Signal.like(self.carry)
-        m.d.sync += carry1.eq(self.carry)
-        for pair in range(LANES // 2):
-            packed = []
-            for k in range(SLICE):
-                low, high = lane(a1, 2 * pair, k), lane(a1, 2 * pair + 1, k)
-                packed.append(register((low + (high << SUM_BITS)).as_signed(), f"packed{pair}_{k}"))
+        a = [[lane(self.a, index, k) for k in range(SLICE)] for index in range(LANES)]
+        b = [[register(m, lane(self.b, index, k), f"b{index}_{k}_late") for k in range(SLICE)] for index in range(LANES)]
+        for row in range(0, LANES, 2):
+            pairs = [
+                register(m, (low + (high << PACK_BITS)).as_signed(), f"pair{row}_{k}")
+                for k, (low, high) in enumerate(zip(a[row], a[row + 1]))
+            ]
             for column in range(LANES):
-                name = f"p{pair}_{column}"
-                terms = [register(packed[k] * lane(b2, column, k), f"{name}_m{k}") for k in range(SLICE)]
-                level = 0
-                while len(terms) > 1:  # three levels
-                    terms = [register(x + y, f"{name}_t{level}_{i}") for i, (x, y) in enumerate(zip(terms[::2], terms[1::2]))]
-                    level += 1
-                low = terms[0][:SUM_BITS].as_signed()
-                high = (terms[0][SUM_BITS:].as_signed() + terms[0][SUM_BITS - 1])[:SUM_BITS].as_signed()
-                for offset, value in enumerate((low, high)):
-                    for step in range(4):
-                        value = register(value, f"{name}_{offset}_d{step}")
-                    index = LANES * (2 * pair + offset) + column
-                    m.d.sync += self.out[index].eq(value + carry1[index])
+                sums = []
+                for k in range(SLICE):
+                    name = f"p{row}_{column}_{k}"
+                    product = register(m, pairs[k] * b[column][k], f"{name}_product")
+                    total = product if k % CHAIN == 0 else product + total
+                    total = register(m, total[: 2 * PACK_BITS].as_signed(), name)
+                    if k % CHAIN == CHAIN - 1:
+                        sums.append(total)
+                both = register(m, sum(sums)[: 2 * PACK_BITS], f"both{row}_{column}")
+                lower, upper = both[:PACK_BITS].as_signed(), both[PACK_BITS:].as_signed()
+                borrowed = 0 if self.fault == "array-borrow" else both[PACK_BITS - 1]
+                for index, value in ((row, lower), (row + 1, upper + borrowed)):
+                    out = LANES * index + column
+                    m.d.sync += self.out[out].eq(value + carry[SUM_BITS * out : SUM_BITS * (out + 1)].as_signed())
         return m
 
 
 class Array(wiring.Component):
-    """Members: `a`, `b` operands of one entry pair, significand (lane, k) at bit 7 * (32 * lane + k); `sums` `LATENCY`
+    """Members: `a`, `b`, operands of one entry pair, significand (lane, k) at bit 7 * (32 * lane + k); `sums`, `LATENCY`
     cycles later."""
 
-    def __init__(self):
+    def __init__(self, *, fault: str | None = None):
+        self.fault = known_fault("Array", fault, FAULTS)
         width = LANES * BLOCK * BITS
         super().__init__({"a": In(width), "b": In(width), "sums": Out(SUMS)})
 
@@ -92,15 +97,12 @@ class Array(wiring.Component):
 
         carry = Const(0, SUMS.size)
         for unit in range(BLOCK // SLICE):
-            m.submodules[f"unit{unit}"] = tensor = shared(TensorUnit)
-            for name, word, port in (("a", self.a, tensor.a), ("b", self.b, tensor.b)):
-                operand = part(word, unit)
-                for step in range(2 * unit):
-                    later = Signal(SLICE_BITS, name=f"{name}{unit}_d{step}")
-                    m.d.sync += later.eq(operand)
-                    operand = later
-                m.d.comb += port.eq(operand)
-            m.d.comb += tensor.carry.as_value().eq(carry)
+            m.submodules[f"unit{unit}"] = tensor = shared(TensorUnit, fault=self.fault)
+            m.d.comb += [
+                tensor.a.eq(register(m, part(self.a, unit), f"a{unit}", STEP * unit)),
+                tensor.b.eq(register(m, part(self.b, unit), f"b{unit}", STEP * unit)),
+                tensor.carry.as_value().eq(carry),
+            ]
             carry = tensor.out.as_value()
         m.d.comb += self.sums.as_value().eq(carry)
         return m

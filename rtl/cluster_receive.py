@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from amaranth import Cat, Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from kohakutpu.isa.flit import FlitType, node
 from kohakutpu.isa.signals import CU_DATA, CU_SIGNAL, Buffer, SignalCode
 
+from .cluster_accumulator import GRANULE
 from .link import FLIT, view
+from .parameters import known_fault
 
-GRANULE = 256
+FAULTS = {
+    "receive-ack-source": "bursts are acknowledged to their source, whatever node the descriptor names",
+    "receive-limit": "a burst that ends one granule past its buffer is taken",
+    "receive-odd": "a burst into the accumulator may begin in the middle of a sub-tile",
+    "receive-last": "a burst ends with the flit that says `last`, whatever its descriptor announced",
+}
 
 
 class State(IntEnum):
@@ -25,18 +32,18 @@ class State(IntEnum):
 
 
 class Receiver(wiring.Component):
-    """Frames bursts for the unit at (`x`, `y`) with `limits` granules in buffers 0, 1 and 2.
+    """Frames bursts for the unit at (`x`, `y`) with `limits` granules in buffers 0, 1 and 2, sub-tiles of `word` bits.
 
-    Members: `flit`, `descriptor` and `data` (pulses: the flit is taken as one), `open_peer`; `state`, `rejected` (this
-    descriptor is refused), `to_b`, `offset` of the data flit; `pair`, `pair_tile` and `pair_words`: an ADD_PEER command, the cycle
-    after its second granule; `ack`, `ack_valid`, `ack_sent`.
+    Members: `flit`, taken as a `descriptor` or as `data` (pulses); `open_peer`; `state`; `rejected`, this descriptor is
+    refused; `to_b` and `offset` of the data flit; `pair` with `pair_tile` and `pair_words`, an ADD_PEER command in the cycle
+    after its second granule was taken; `ack`, `ack_valid`, `ack_sent`.
     """
 
-    def __init__(self, *, x: int, y: int, limits: tuple[int, int, int], word: int, ack_to_source: bool = False):
+    def __init__(self, *, x: int, y: int, limits: tuple[int, int, int], word: int, fault: str | None = None):
         self.node = node(x, y)
         self.limits = limits
         self.word = word
-        self.ack_to_source = ack_to_source
+        self.fault = known_fault("Receiver", fault, FAULTS)
         super().__init__(
             {
                 "flit": In(FLIT),
@@ -59,29 +66,30 @@ class Receiver(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         head = data.View(view(CU_DATA), self.flit.payload)
-        left = Signal(9)
+        left = Signal(8)  # data flits after the next
         answers = Signal()
         answer = Signal(data.StructLayout({"dst": 8, "txn": 8, "buf": 8}))
         low = Signal(GRANULE)
-        end = Signal(18)
-        limit = Signal(18)
-        m.d.comb += end.eq(head.offset + head.len + 1)
+        # Offset, length and limit meet in one addition and one comparison, straight from the receive FIFO's head.
+        end, limit = Signal(17), Signal(17)
+        m.d.comb += end.eq(head.offset + head.len)
         with m.Switch(head.buf):
             for buffer, size in zip((Buffer.FIRST, Buffer.SECOND, Buffer.ACCUMULATOR), self.limits):
                 with m.Case(buffer):
-                    m.d.comb += limit.eq(size)
+                    m.d.comb += limit.eq(size + (self.fault == "receive-limit"))
         peer = head.buf == Buffer.ACCUMULATOR
-        m.d.comb += self.rejected.eq(self.descriptor & ((end > limit) | (peer & head.offset[0])))
+        odd = peer & head.offset[0] & (self.fault != "receive-odd")
+        m.d.comb += self.rejected.eq(self.descriptor & ((end >= limit) | odd))
         with m.If(self.descriptor):
-            ack = Cat(head.ack_x, head.ack_y)
-            source = Cat(self.flit.src_x, self.flit.src_y)
+            source, named = Cat(self.flit.src_x, self.flit.src_y), Cat(head.ack_x, head.ack_y)
+            to_source = (named == 0) | (self.fault == "receive-ack-source")
             m.d.sync += [
                 self.state.eq(Mux(self.rejected, State.REJECT, Mux(peer, State.PEER_WAIT, State.L1))),
                 self.to_b.eq(head.buf == Buffer.SECOND),
                 self.offset.eq(head.offset),
                 left.eq(head.len),
                 answers.eq(head.flags[0]),
-                answer.dst.eq(source if self.ack_to_source else Mux(ack == 0, source, ack)),
+                answer.dst.eq(Mux(to_source, source, named)),
                 answer.txn.eq(self.flit.txn),
                 answer.buf.eq(head.buf),
             ]
@@ -92,21 +100,20 @@ class Receiver(wiring.Component):
         m.d.sync += self.pair.eq(0)
         with m.If(self.data):
             m.d.sync += [left.eq(left - 1), self.offset.eq(self.offset + 1)]
-            with m.If(left == 0):
+            with m.If(self.flit.last if self.fault == "receive-last" else left == 0):
                 m.d.sync += [self.state.eq(State.NONE), self.ack_valid.eq(answers)]
-            with m.If(self.state == State.PEER):
-                with m.If(self.offset[0]):
-                    m.d.sync += [
-                        self.pair.eq(1),
-                        self.pair_tile.eq(self.offset[1:]),
-                        self.pair_words.eq(Cat(low, self.flit.payload)),
-                    ]
-                with m.Else():
-                    m.d.sync += low.eq(self.flit.payload)
+            with m.If(~self.offset[0]):
+                m.d.sync += low.eq(self.flit.payload)
+            with m.Elif(self.state == State.PEER):
+                m.d.sync += [
+                    self.pair.eq(1),
+                    self.pair_tile.eq(self.offset[1:]),
+                    self.pair_words.eq(Cat(low, self.flit.payload)),
+                ]
         payload = data.View(view(CU_SIGNAL), self.ack.payload)
         m.d.comb += [
             Cat(self.ack.dst_x, self.ack.dst_y).eq(answer.dst),
-            Cat(self.ack.src_x, self.ack.src_y).eq(self.node),
+            Cat(self.ack.src_x, self.ack.src_y).eq(Const(self.node, 8)),
             self.ack.type.eq(FlitType.CU_SIGNAL),
             self.ack.txn.eq(answer.txn),
             self.ack.last.eq(1),

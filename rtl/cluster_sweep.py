@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from kohakutpu.isa.cluster import WORD
 
 from .cluster_accumulator import Command
+from .cluster_l1 import ENTRY_BITS
 from .link import view
+from .parameters import known_fault
 
 INSTRUCTION = view(WORD)
-# Issue period by gm * gn below 5, where nk > 1: an address recurs no earlier than 5 cycles later.
-PERIOD = {1: 5, 2: 3, 3: 2, 4: 2}
+# Issue period by (gm, gn) where nk > 1, so that an address recurs no earlier than 5 cycles later; 1 from 5 sub-tiles on.
+PERIOD = {(1, 1): 5, (1, 2): 3, (2, 1): 3, (1, 3): 2, (3, 1): 2, (1, 4): 2, (2, 2): 2, (4, 1): 2}
 NARROW_GAP = 3  # a narrow sweep's last issue in e: the next GEMM starts in e + 4 at the earliest
+
+FAULTS = {
+    "sweep-pacing": "narrow sweeps are not paced",
+    "sweep-gap": "a GEMM may start as soon as a narrow one has made its last issue",
+    "sweep-offset": "entry offsets carry into the bank bit",
+    "sweep-tiles": "tile addresses run on from one K block to the next",
+    "sweep-room": "issues that emit do not wait for room in the result queue",
+}
 
 
 class Sweep(wiring.Component):
-    """Members: `start` with `inst`, the GEMM; `room` for an emitting issue; `issue` with `a_entry`, `b_entry` (bank in bit 8),
-    `tile`, `command`, `anchor`, `emits`; `running`, and `free`: a GEMM may start in this cycle; `narrow`: the last sweep is."""
+    """Members: `start` with `inst`, the GEMM; `room` for an issue that emits; `issue` with `a_entry`, `b_entry` (bank
+    in bit 8), `tile`, `command`, `anchor`, `emits`; `running`; `free`, a GEMM may start in this cycle; `narrow`, the last
+    sweep has fewer than 5 sub-tiles.
 
-    def __init__(self, *, tile_bits: int, paced: bool = True):
+    From the counters through `issue` and `free` to the start of the next GEMM is the cluster's longest path; everything
+    on it is an equality of 8 bits and then one gate after the other.
+    """
+
+    def __init__(self, *, tile_bits: int, fault: str | None = None):
         self.tile_bits = tile_bits
-        self.paced = paced
+        self.fault = known_fault("Sweep", fault, FAULTS)
         super().__init__(
             {
                 "start": In(1),
@@ -31,10 +46,10 @@ class Sweep(wiring.Component):
                 "room": In(1),
                 "issue": Out(1),
                 "emits": Out(1),
-                "a_entry": Out(9),
-                "b_entry": Out(9),
+                "a_entry": Out(ENTRY_BITS),
+                "b_entry": Out(ENTRY_BITS),
                 "tile": Out(tile_bits),
-                "command": Out(3),
+                "command": Out(Command),
                 "anchor": Out(8),
                 "running": Out(1),
                 "narrow": Out(1),
@@ -45,67 +60,79 @@ class Sweep(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         inst = self.inst
-
-        def counted(value):
-            return Mux(value == 0, 0, value - 1)[:8]
-
-        last_g, last_h, last_k = Signal(8), Signal(8), Signal(8)
-        g, h, k = Signal(8), Signal(8), Signal(8)
-        step = Signal(8)
-        a_now, a_block, b_now, b_block = (Signal(8, name=name) for name in ("a_now", "a_block", "b_now", "b_block"))
-        a_bank, b_bank = Signal(), Signal()
-        load, emit = Signal(), Signal()
-        anchor, tile = Signal(8), Signal(self.tile_bits)
+        row, column, block = Signal(8), Signal(8), Signal(8)
+        last_row, last_column, last_block = Signal(8), Signal(8), Signal(8)
+        loads, emit = Signal(), Signal()
         pace, period = Signal(3), Signal(3)
         gap = Signal(range(NARROW_GAP + 1))
-
-        final_k = k == last_k
-        end_h, end_g = h == last_h, g == last_g
+        final_row, final_column, final_block = row == last_row, column == last_column, block == last_block
         ending = Signal()
         m.d.comb += [
-            self.emits.eq(emit & final_k),
-            self.issue.eq(self.running & (pace == 0) & (~self.emits | self.room)),
-            ending.eq(self.issue & end_h & end_g & final_k),
-            self.a_entry.eq(Cat(a_now, a_bank)),
-            self.b_entry.eq(Cat(b_now, b_bank)),
-            self.tile.eq(tile),
-            self.anchor.eq(anchor),
+            self.emits.eq(emit & final_block),
+            self.issue.eq(self.running & (pace == 0) & (~self.emits | self.room | (self.fault == "sweep-room"))),
+            ending.eq(self.issue & final_column & final_row & final_block),
             self.free.eq(Mux(self.running, ending & ~self.narrow, gap == 0)),
         ]
-        opens = load & (k == 0)
-        m.d.comb += self.command.eq(
-            Mux(opens, Mux(self.emits, Command.LOAD_EMIT, Command.LOAD), Mux(self.emits, Command.ADD_EMIT, Command.ADD))
-        )
+        with m.If(loads & (block == 0)):
+            m.d.comb += self.command.eq(Mux(self.emits, Command.LOAD_EMIT, Command.LOAD))
+        with m.Else():
+            m.d.comb += self.command.eq(Mux(self.emits, Command.ADD_EMIT, Command.ADD))
+
         with m.If(pace != 0):
             m.d.sync += pace.eq(pace - 1)
         with m.If(gap != 0):
             m.d.sync += gap.eq(gap - 1)
         with m.If(self.issue):
-            m.d.sync += [pace.eq(period), tile.eq(tile + 1), h.eq(h + 1), b_now.eq(b_now + step)]
-            with m.If(end_h):
-                m.d.sync += [h.eq(0), b_now.eq(b_block), g.eq(g + 1), a_now.eq(a_now + step)]
-                with m.If(end_g):
-                    m.d.sync += [
-                        g.eq(0), k.eq(k + 1), tile.eq(0),
-                        a_block.eq(a_block + 1), a_now.eq(a_block + 1), b_block.eq(b_block + 1), b_now.eq(b_block + 1),
-                    ]  # fmt: skip
+            m.d.sync += [pace.eq(period), self.tile.eq(self.tile + 1), column.eq(column + 1)]
+            with m.If(final_column):
+                m.d.sync += [column.eq(0), row.eq(row + 1)]
+                with m.If(final_row):
+                    m.d.sync += [row.eq(0), block.eq(block + 1)]
+                    if self.fault != "sweep-tiles":
+                        m.d.sync += self.tile.eq(0)
         with m.If(ending):
-            m.d.sync += [self.running.eq(0), gap.eq(Mux(self.narrow, NARROW_GAP, 0))]
+            m.d.sync += self.running.eq(0)
+            if self.fault != "sweep-gap":
+                m.d.sync += gap.eq(Mux(self.narrow, NARROW_GAP, 0))
         with m.If(self.start):
-            rows, columns = counted(inst.gm), counted(inst.gn)
             m.d.sync += [
-                self.running.eq(1), pace.eq(0), gap.eq(0),
-                last_g.eq(rows), last_h.eq(columns), last_k.eq(counted(inst.nk)),
-                g.eq(0), h.eq(0), k.eq(0), tile.eq(0), step.eq(Mux(inst.nk == 0, 1, inst.nk)),
-                a_now.eq(inst.aoff), a_block.eq(inst.aoff), b_now.eq(inst.boff), b_block.eq(inst.boff),
-                a_bank.eq(inst.abank), b_bank.eq(inst.bbank), load.eq(~inst.acc), emit.eq(inst.emit), anchor.eq(inst.anchor),
-                self.narrow.eq(0), period.eq(0),
+                self.running.eq(1), self.narrow.eq(0), pace.eq(0), period.eq(0), gap.eq(0),
+                row.eq(0), column.eq(0), block.eq(0), self.tile.eq(0),
+                loads.eq(~inst.acc), emit.eq(inst.emit), self.anchor.eq(inst.anchor),
             ]  # fmt: skip
-            for gm in range(1, 5):
-                for gn in range(1, 5):
-                    if gm * gn in PERIOD:
-                        with m.If((rows == gm - 1) & (columns == gn - 1)):
-                            m.d.sync += self.narrow.eq(1)
-                            if self.paced:
-                                m.d.sync += period.eq(Mux(inst.nk > 1, PERIOD[gm * gn] - 1, Const(0, 3)))
+            for last, count in ((last_row, inst.gm), (last_column, inst.gn), (last_block, inst.nk)):
+                m.d.sync += last.eq(count - (count != 0))
+            for (rows, columns), cycles in PERIOD.items():
+                with m.If(self._is(inst.gm, rows) & self._is(inst.gn, columns)):
+                    m.d.sync += self.narrow.eq(1)
+                    if self.fault != "sweep-pacing":
+                        m.d.sync += period.eq(Mux(inst.nk > 1, cycles - 1, 0))
+
+        # An entry's number is offset + group * nk + block, modulo 256 inside its bank.
+        counting = ENTRY_BITS if self.fault == "sweep-offset" else ENTRY_BITS - 1
+        step = Signal(8)
+        for side, entry, offset, bank, inner in (
+            ("a", self.a_entry, inst.aoff, inst.abank, final_column & ~final_row),
+            ("b", self.b_entry, inst.boff, inst.bbank, ~final_column),
+        ):
+            now, first = Signal(counting, name=f"{side}_now"), Signal(counting, name=f"{side}_first")
+            in_bank = Signal(name=f"{side}_bank")
+            carried = now[8] if self.fault == "sweep-offset" else 0
+            m.d.comb += entry.eq(Cat(now[:8], in_bank ^ carried))
+            block_ends = final_column & final_row
+            with m.If(self.issue):
+                with m.If(block_ends):
+                    m.d.sync += [first.eq(first + 1), now.eq(first + 1)]
+                with m.Elif(inner):
+                    m.d.sync += now.eq(now + step)
+                if side == "b":  # the columns begin again with each row
+                    with m.Elif(final_column):
+                        m.d.sync += now.eq(first)
+            with m.If(self.start):
+                m.d.sync += [first.eq(offset), now.eq(offset), in_bank.eq(bank), step.eq(inst.nk | (inst.nk == 0))]
         return m
+
+    @staticmethod
+    def _is(count, value: int):
+        """A count field that acts as `value`: 0 acts as 1."""
+        return (count == value) | (count == 0) if value == 1 else count == value

@@ -100,6 +100,22 @@ def _convert(component: wiring.Component, name: str) -> tuple[str, tuple[_Block,
     return _constants(_short(_TRIGGER.sub(r"  reg \1;\n  initial \1 <= 0;", text))), needs
 
 
+def handwritten(name: str, text: str) -> None:
+    """Have `verilog` emit `text`, the module `name` that the component being elaborated instantiates.
+
+    For parts that are no gates, such as the memory behind AXI in simulations. Raises `RuntimeError` outside of `verilog`.
+    """
+    try:
+        _needed.get()[name] = _handwritten(name, text)
+    except LookupError:
+        raise RuntimeError(f"{name} is handwritten Verilog: emit its parent with rtl.emit.verilog") from None
+
+
+@cache
+def _handwritten(name: str, text: str) -> _Block:
+    return _Block(name, text, (), ())
+
+
 def verilog(component: wiring.Component, *, name: str) -> str:
     """The Verilog text of `component` as top module `name`, with every shared block below it.
 
