@@ -201,7 +201,7 @@ class Orchestrator(Agent):
                 if not self._running(before) and not self.tx.full(before):
                     self.push_outbound(Flit.from_int(reg.from_words(self.mailbox)), before)
             case "RX_POP":
-                if self.rx.head(now) is not None:
+                if self.rx.head(before) is not None:
                     self.rx.pop(before)
                     self.wake(now)
             case "AUX_CFG":

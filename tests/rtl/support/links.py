@@ -94,8 +94,8 @@ class Links:
 
     def __init__(self, dut, sources: Iterable[str], sinks: Iterable[str], checks: Iterable[str], probing: float):
         self.dut = dut
-        self.sources = {name: Source(self, i, getattr(dut, f"{name}__next")) for i, name in enumerate(sources)}
-        self.sinks = {name: Sink(i, getattr(dut, f"{name}__flit")) for i, name in enumerate(sinks)}
+        self.sources = {name: Source(self, i, getattr(dut, f"{name}__next")) for i, name in enumerate(sorted(sources))}
+        self.sinks = {name: Sink(i, getattr(dut, f"{name}__flit")) for i, name in enumerate(sorted(sinks))}
         self.transfers: list[tuple[int, str, Flit]] = []
         self.each_cycle: list[Callable[[int], None]] = []
         self.checks = list(checks)
@@ -113,6 +113,8 @@ class Links:
         links = cls(dut, sources, sinks, checks, probing)
         for prefix in links.checks:
             links._check(prefix, "probe").value = 0
+        for source in links.sources.values():
+            source.next_flit.value = 0
         cocotb.start_soon(Clock(dut.clk, PERIOD, "ns").start())
         await links.reset()
         return links

@@ -10,7 +10,7 @@ from rtl.link import FLIT, LinkSignature
 
 
 def links_of(component: wiring.Component) -> tuple[list[tuple[str, object]], list[tuple[str, object]]]:
-    """(name, interface) of the links into `component` and of those out of it; arrays as `NAME_0`, `NAME_1`, ..."""
+    """(name, interface) of the links into `component` and of those out of it, by name; arrays as `NAME_0`, ..."""
     found = {In: [], Out: []}
     for name, member in component.signature.members.items():
         if not (member.is_signature and isinstance(member.signature, LinkSignature)):
@@ -22,7 +22,7 @@ def links_of(component: wiring.Component) -> tuple[list[tuple[str, object]], lis
             found[member.flow] += [(f"{name}_{index}", item) for index, item in enumerate(value)]
         else:
             raise TypeError(f"{name}: an array of links has one dimension, not {len(member.dimensions)}")
-    return found[In], found[Out]
+    return sorted(found[In], key=lambda item: item[0]), sorted(found[Out], key=lambda item: item[0])
 
 
 class LinkTop(wiring.Component):
@@ -30,8 +30,8 @@ class LinkTop(wiring.Component):
 
     Source registers load their `NAME__next` when `next_valid` says so and they are free; sinks are busy in the cycle
     after `next_busy` said so. `status` is {arrived of each sink, taken of each source, valid of each source}, low bits
-    last in that list, the first link lowest; `cycle` counts from 0 in the first cycle after reset. All other members of
-    the DUT keep their names. Members named in `tie` (name -> value) are inputs held at that value.
+    last in that list, links by name, the first one lowest; `cycle` counts from 0 in the first cycle after reset. All
+    other members of the DUT keep their names. Members named in `tie` (name -> value) are inputs held at that value.
     """
 
     def __init__(self, dut: wiring.Component, *, tie: dict[str, int] | None = None):
