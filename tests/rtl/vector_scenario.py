@@ -329,11 +329,11 @@ class World:
         self.targets: deque[int] = deque()
         self.done = False
         middle = [Kernel(chance, words, l1_words, unsafe=hostile and chance.random() < 0.5) for _ in range(kernels)]
-        self.flits: deque[Flit] = deque()
-        for kernel in [first_kernel(l1_words), *middle, last_kernel(l1_words)]:
-            self.flits.extend(instructions(chance, kernel))
+        begin, *rest = [instructions(chance, kernel) for kernel in [first_kernel(l1_words), *middle, last_kernel(l1_words)]]
+        self.flits: deque[Flit] = deque(begin + [flit for flits in rest for flit in flits])
         self.owed = len(self.flits)
-        self.last_faults = 0
+        # the first kernel and the last, which sets the state and shows it, are left alone
+        self.noisy = range(len(rest[-1]) + 2 * INST_DEPTH, self.owed - len(begin))
 
     def start(self) -> None:
         for _ in range(min(INST_DEPTH, len(self.flits))):
@@ -353,7 +353,7 @@ class World:
             self.targets.extend((request.addr + WORD_BYTES * beat) % (1 << ADDRESS_WIDTH) for beat in range(request.len + 1))
         elif flit.dst == PORT and flit.type == FlitType.MEM_WR_DATA and self.targets:
             self.memory[self.targets.popleft()] = flit.payload
-        if self.owed > 300 and self.chance.random() < self.noise:  # not while the last kernel shows the state
+        if self.owed in self.noisy and self.chance.random() < self.noise:
             self._disturb()
 
     def _read(self, cycle: int, flit: Flit) -> None:
