@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import cocotb
 from cocotb.clock import Clock
@@ -89,10 +89,11 @@ class Links:
     `transfers` lists (cycle, link name, flit) of everything that moved; `each_cycle` holds functions of the cycle that are
     called at its falling edge, after transfers were noted and before the next flits are chosen. `checks` are the checked
     endpoints' prefixes on the top, without `check__`; in a share `probing` of all cycles each of them is shown another
-    flit for a moment, and its `busy` must not move.
+    flit for a moment, of one of `probe_types`, and its `busy` must not move.
     """
 
-    def __init__(self, dut, sources: Iterable[str], sinks: Iterable[str], checks: Iterable[str], probing: float):
+    def __init__(self, dut, sources: Iterable[str], sinks: Iterable[str], checks: Iterable[str], probing: float,
+                 probe_types: Sequence[int] = range(16)):  # fmt: skip
         self.dut = dut
         self.sources = {name: Source(self, i, getattr(dut, f"{name}__next")) for i, name in enumerate(sorted(sources))}
         self.sinks = {name: Sink(i, getattr(dut, f"{name}__flit")) for i, name in enumerate(sorted(sinks))}
@@ -100,6 +101,7 @@ class Links:
         self.each_cycle: list[Callable[[int], None]] = []
         self.checks = list(checks)
         self.probing = probing if self.checks else 0.0
+        self.probe_types = probe_types
         self.probes = 0
         self.chance = random.Random(0)
         self.cycle = 0
@@ -108,9 +110,10 @@ class Links:
 
     @classmethod
     async def start(cls, dut, *, sources: Iterable[str] = ("in_link",), sinks: Iterable[str] = ("out_link",),
-                    checks: Iterable[str] = ("",), probing: float = 0.05) -> Links:  # fmt: skip
+                    checks: Iterable[str] = ("",), probing: float = 0.05,
+                    probe_types: Sequence[int] = range(16)) -> Links:  # fmt: skip
         """Start the clock and reset; returns before anything of cycle 0 was done."""
-        links = cls(dut, sources, sinks, checks, probing)
+        links = cls(dut, sources, sinks, checks, probing, probe_types)
         for prefix in links.checks:
             links._check(prefix, "probe").value = 0
         for source in links.sources.values():
@@ -196,7 +199,8 @@ class Links:
         settle = Timer(PERIOD / 16, "ns")
         await settle
         busy = [int(self._check(prefix, "busy").value) for prefix in self.checks]
-        for valid, kind in ((1, self.chance.randrange(16)), (0, self.chance.randrange(16)), (1, self.chance.randrange(16))):
+        for valid in (1, 0, 1):
+            kind = self.chance.choice(self.probe_types)
             for prefix in self.checks:
                 self._check(prefix, "probe").value = 1
                 self._check(prefix, "probe_valid").value = valid
