@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import mmap
 import random
-from heapq import heappop, heappush
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
@@ -17,8 +18,18 @@ from kohakutpu.isa.memory import APERTURE_ADDRESS, DRAM_ADDRESS, WORD_BYTES, Ape
 from kohakutpu.noc.engine import Engine
 
 PAGE_BITS = 12  # granularity at which changes are noticed
-BURST_WORDS = 8  # the longest burst of a channel; none crosses a multiple of 256 bytes unless it is a write
+BURST_WORDS = 8  # read bursts of a port end at multiples of so many words
+AXI_PAGE = 4096  # no burst crosses a multiple of it
 LAZY_PAGES = getattr(mmap, "MAP_NORESERVE", 0x4000)  # the host allocates a page when it is first written
+
+
+def pieces(address: int, length: int) -> Iterator[tuple[int, int]]:
+    """(address, length) of the bursts that a byte range is cut into: none crosses 4 KiB."""
+    end = address + length
+    while address < end:
+        stop = min(end, (address | AXI_PAGE - 1) + 1)
+        yield address, stop - address
+        address = stop
 
 
 class MemoryAccessError(ValueError):
@@ -74,6 +85,11 @@ class Memory:
         """Change the bytes at `address` at the end of `cycle`, the current one or a later one."""
         self._order += 1
         heappush(self._pending, (cycle, requester, self._order, address, data))
+
+    def forget(self, cycle: int) -> None:
+        """A reset that begins in `cycle`: what would be committed in it or later never is."""
+        self._pending = [item for item in self._pending if item[0] < cycle]
+        heapify(self._pending)
 
     @property
     def changes(self) -> int:
@@ -131,7 +147,7 @@ class Channel:
         self.words_read = 0
         self.words_written = 0
         self._last_beat = -cycles_per_word
-        self._last_response = -1
+        self.last_response = -1  # cycle of the latest response to a write
         self._read_latency = self._latencies(seed, "read")
         self._write_latency = self._latencies(seed, "write")
 
@@ -173,10 +189,10 @@ class Channel:
         """The timing of `write` alone: the cycle of the response to `words` words, the last one in cycle `last`."""
         self.next_write = last + self.cycles_per_word
         self.words_written += words
-        self._last_response = max(last + self._write_latency(), self._last_response + 1)
-        return self._last_response
+        self.last_response = max(last + self._write_latency(), self.last_response + 1)
+        return self.last_response
 
     def skip_response(self, now: int) -> int:
         """The response cycle of a write that is dropped instead of issued: in order with the others."""
-        self._last_response = max(now, self._last_response + 1)
-        return self._last_response
+        self.last_response = max(now, self.last_response + 1)
+        return self.last_response

@@ -7,11 +7,12 @@ memory window).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from kohakutpu.formats import words
 from kohakutpu.isa.memory import APERTURE_ADDRESS, ENTRY_WORDS, WORD_BYTES, Aperture
-from kohakutpu.model.memory import Channel, MemoryAccessError
+from kohakutpu.model.memory import Channel, MemoryAccessError, pieces
 from kohakutpu.model.memory_read import CONVERTER_LATENCY, SOURCE_BYTES, SOURCE_WORDS, convert
 from kohakutpu.model.memory_write import WritePath
 from kohakutpu.noc.engine import NEVER, Component, Engine
@@ -32,8 +33,9 @@ class HostWindow(Component):
         self.writes = writes
         self.busy = False
         self._finish = NEVER
-        self._reading: tuple[int, int] | None = None  # (address, length) not sampled yet
-        self._data: bytes | None = None
+        self._reading: deque[tuple[int, int]] = deque()  # (address, length) of the bursts that were not issued yet
+        self._offered = False  # the first of them waits for the memory alone
+        self._data: bytearray | None = None
 
     def begin_write(self, address: int, data: bytes) -> None:
         """Start storing `data` at `address`; `busy` falls when the memory has answered.
@@ -43,13 +45,10 @@ class HostWindow(Component):
         """
         self._require_idle()
         now = self.engine.now
-        channel = self.channel
-        memory = channel.memory
         layout = self._upload_layout(address)
         if layout is None:
             self._require(address, len(data), "write")
-            beats = _beats(address, len(data))
-            last = max(now, channel.next_write) + (beats - 1) * channel.cycles_per_word
+            self._store(now, address, data)
         else:
             destination = APERTURE_ADDRESS.get(address, "local")
             if len(data) % SOURCE_BYTES or not data:
@@ -61,17 +60,23 @@ class HostWindow(Component):
                 raise MemoryAccessError(
                     f"quantising upload at {address:#x}: the destination is not a multiple of {WORD_BYTES}"
                 )
-            entries = len(data) // SOURCE_BYTES
-            address, data = destination, words.to_bytes(words.from_ints(convert(data, layout)))
-            self._require(address, len(data), "quantising upload")
-            beats = entries * ENTRY_WORDS
-            period = max(SOURCE_WORDS, ENTRY_WORDS * channel.cycles_per_word)
-            last = max(now, channel.next_write) + (entries - 1) * period
-            last += SOURCE_WORDS + CONVERTER_LATENCY - 1 + (ENTRY_WORDS - 1) * channel.cycles_per_word
-        memory.commit(last, channel.requester, address, data)
-        self._finish = channel.answer(last, beats)
+            packed = words.to_bytes(words.from_ints(convert(data, layout)))
+            self._require(destination, len(packed), "quantising upload")
+            for entry in range(len(data) // SOURCE_BYTES):
+                at = entry * ENTRY_WORDS * WORD_BYTES
+                first = now + (entry + 1) * SOURCE_WORDS - 1 + CONVERTER_LATENCY
+                self._store(first, destination + at, packed[at : at + ENTRY_WORDS * WORD_BYTES])
         self.busy = True
         self.wake(self._finish)
+
+    def _store(self, earliest: int, address: int, data: bytes) -> None:
+        """Write bursts back to back from cycle `earliest` on; `_finish` is then the cycle of the last response."""
+        channel = self.channel
+        for piece, length in pieces(address, len(data)):
+            beats = _beats(piece, length)
+            last = max(earliest, channel.next_write) + (beats - 1) * channel.cycles_per_word
+            channel.memory.commit(last, channel.requester, piece, data[piece - address :][:length])
+            self._finish = channel.answer(last, beats)
 
     def begin_read(self, address: int, length: int) -> None:
         """Start fetching `length` bytes; `take_data` has them when `busy` falls."""
@@ -79,7 +84,8 @@ class HostWindow(Component):
         if self._upload_layout(address) is not None:
             raise MemoryAccessError(f"read at {address:#x}: the quantising upload can only be written")
         self._require(address, length, "read")
-        self._reading = (address, length)
+        self._reading.extend(pieces(address, length))
+        self._data = bytearray()
         self.busy = True
         self.wake(self.engine.now)
 
@@ -87,24 +93,29 @@ class HostWindow(Component):
         """The bytes of the last read."""
         data, self._data = self._data, None
         assert data is not None and not self.busy, f"{self.name}: no data were read"
-        return data
+        return bytes(data)
 
     def step(self, now: int) -> int:
-        if self._reading is not None and all(path.settled(now) for path in self.writes):
-            (address, length), self._reading = self._reading, None
-            self._data = self.channel.memory.sample(now, address, length)
-            beats = _beats(address, length)
-            self._finish = self.channel.deliver(now, beats) + (beats - 1) * self.channel.cycles_per_word + 1
-        if self._reading is not None:
-            return now + 1
+        channel = self.channel
+        if self._reading:
+            self._offered = self._offered or all(path.settled(now) for path in self.writes)
+            if self._offered and now >= channel.next_read:
+                self._offered = False
+                address, length = self._reading.popleft()
+                self._data += channel.memory.sample(now, address, length)
+                beats = _beats(address, length)
+                self._finish = channel.deliver(now, beats) + (beats - 1) * channel.cycles_per_word + 1
+        if self._reading:
+            return max(now + 1, channel.next_read) if self._offered else now + 1
         if now >= self._finish:
             self._finish = NEVER
             self.busy = False
         return self._finish
 
     def describe(self) -> list[str]:
-        if self._reading is not None:
-            return [f"{self.name}: read of {self._reading[1]} bytes at {self._reading[0]:#x} waits for writes to land"]
+        if self._reading:
+            length = sum(length for _, length in self._reading)
+            return [f"{self.name}: read of {length} bytes at {self._reading[0][0]:#x} waits for writes to be answered"]
         return [f"{self.name}: transfer until cycle {self._finish}"] if self.busy else []
 
     def _upload_layout(self, address: int) -> str | None:

@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 
 from kohakutpu.isa.flit import Flit, FlitType, xy
 from kohakutpu.isa.memory import MEM_REQ, WORD_BYTES, WRITE_BEATS
-from kohakutpu.model.memory import Channel
+from kohakutpu.model.memory import Channel, pieces
 from kohakutpu.noc.engine import NEVER, Fifo
 
 SHOWN_BIT = 254  # the bit that planted faults invert: large in FP16 and in a packed significand alike
@@ -64,8 +64,8 @@ class WritePath:
         self._wedged = False  # erratum write-orphan: the head is data that nothing claims
 
     def settled(self, now: int) -> bool:
-        """Whether all that had arrived in full is in memory for a sample taken in cycle `now`."""
-        return not self.queue.items and not self._ready.items and now >= self.channel.next_write
+        """Whether at the start of cycle `now` the memory has answered all that had arrived in full."""
+        return not self.queue.level(now) and not self._ready.level(now) and now > self.channel.last_response
 
     def accept(self, flit: Flit, now: int) -> None:
         self.queue.push(flit, now)
@@ -93,7 +93,11 @@ class WritePath:
             if "memory-write-lost" in self._faults:
                 self._faults.remove("memory-write-lost")
                 data = channel.memory.sample(now, slot.address, len(data))
-            response = channel.write(now + 1, slot.address, data)
+            begin = now + 1
+            for address, length in pieces(slot.address, len(data)):
+                offset = address - slot.address
+                response = channel.write(begin, address, data[offset : offset + length])
+                begin = channel.next_write
         self._ready.pop(now)
         self._acks.append((response + 1, slot))
         self.next_at = self._acks[0][0]

@@ -105,6 +105,7 @@ class System:
 
     def reset(self) -> None:
         """Reset everything but memories: the byte store, the status mirror and the staging keep their contents."""
+        self.memory.forget(self.engine.now)
         self.engine.reset(RESET_CYCLES)
         self._build(self.memory, self.agent if isinstance(self.agent, Orchestrator) else None)
 

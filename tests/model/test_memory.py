@@ -2,7 +2,7 @@
 
 import pytest
 
-from kohakutpu.model.memory import Channel, Memory, MemoryAccessError
+from kohakutpu.model.memory import Channel, Memory, MemoryAccessError, pieces
 from kohakutpu.noc.engine import Engine
 
 SIZE = 1 << 16
@@ -155,3 +155,16 @@ def test_the_first_burst_after_reset_waits_for_nothing(memory):
     port = channel(memory, latency=2, cycles_per_word=100)
     assert port.read(1, 0, 1)[0] == 3
     assert port.write(1, 0, bytes(32)) == 3
+
+
+def test_a_reset_forgets_what_had_not_landed_before_it(memory):
+    for cycle in (4, 5, 6):
+        memory.commit(cycle, 0, 32 * cycle, b"x")
+    memory.forget(5)
+    assert [memory.sample(100, 32 * cycle, 1) for cycle in (4, 5, 6)] == [b"x", b"\0", b"\0"]
+
+
+def test_bursts_are_cut_at_4_kib():
+    assert list(pieces(0x0FF0, 0x2010)) == [(0x0FF0, 0x10), (0x1000, 0x1000), (0x2000, 0x1000)]
+    assert list(pieces(0x1000, 32)) == [(0x1000, 32)]
+    assert list(pieces(0x0FE0, 32)) == [(0x0FE0, 32)]

@@ -90,12 +90,52 @@ def test_a_read_waits_for_writes_that_have_arrived(bench, skip):
 
 
 @pytest.mark.parametrize("skip", [True, False])
-def test_a_read_begins_when_the_last_write_has_landed(bench, skip):
+def test_a_read_begins_when_the_last_write_was_answered(bench, skip):
     port = bench(skip=skip)
     port.send(*port.write(0x100, [1]))
     assert port.engine.run(lambda: len(port.sent) == 2, 100)
     port.window.begin_read(0x100, 32)
-    assert finish(port) == 3 + 20 + 2
+    # From the cycle behind the data's transfer: on the bus 2 later, answered 20 later, issued in the next.
+    assert finish(port) == 2 + 20 + 1 + 20 + 2
+
+
+@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("pace", [1, 3])
+def test_bursts_of_a_transfer_end_at_4_kib_and_land_one_by_one(bench, skip, pace):
+    port = bench(skip=skip, cycles_per_word=pace)
+    port.window.begin_write(0x0F80, b"\x11" * 256)  # four words, then four more
+    port.engine.advance(3 * pace + 1)
+    assert port.memory.read(0x0F80, 256) == b"\x11" * 128 + bytes(128)
+    assert finish(port) == 4 * pace + 20
+    assert port.memory.read(0x0F80, 256) == b"\x11" * 256
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_bursts_of_a_read_are_as_the_memory_is_when_each_is_issued(bench, skip):
+    port = bench(skip=skip)
+    port.window.begin_read(0x0F80, 256)  # issued in cycles 0 and 4
+    port.engine.advance(3)
+    port.memory.write(0x0F80, b"\x22" * 256)
+    finish(port)
+    assert port.window.take_data() == bytes(128) + b"\x22" * 128
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_burst_that_waits_for_the_bus_alone_is_not_taken_back(bench, skip):
+    port = bench(skip=skip)
+    port.send(*port.write(0x8000, [1]))  # in memory, and answered, in cycle 25
+    port.window.begin_read(0x0F80, 256)
+    assert finish(port) == 4 + 20 + 3 + 2, "the second burst is offered in cycle 1, when no write had arrived, and issued in 4"
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_every_burst_of_a_read_waits_for_writes(bench, skip):
+    port = bench(skip=skip)
+    port.send(*port.write(0x8000, [1]))
+    port.send(*port.write(0x8000, [2]), at=22)  # transferred in 23 and 24
+    assert port.engine.run(lambda: len(port.sent) == 2, 100)
+    port.window.begin_read(0x0F80, 256)  # issued in 26, but for what has come since; the second burst one response later
+    assert finish(port) + 3 == 24 + 3 + 20 + 1 + 4 + 20 + 3 + 2
 
 
 def test_a_read_does_not_wait_for_data_that_never_come(bench):

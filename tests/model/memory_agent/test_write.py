@@ -213,3 +213,16 @@ def test_reads_and_writes_share_the_link_for_long(bench, stall_seed, longest):
     written = [cycle for cycle, flit in port.sent if flit.type == FlitType.MEM_WR_DATA]
     acked = [cycle for cycle, flit in port.got if flit.type == FlitType.MEM_WR_ACK]
     assert max(ack - data for data, ack in zip(written, acked, strict=True)) < longest
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_burst_across_4_kib_is_two_on_the_bus_and_acknowledged_once(bench, skip):
+    port = bench(skip=skip)
+    port.send(*port.write(0x0FA0, list(range(1, 9))))  # three words, then five
+    assert port.engine.run(lambda: len(port.sent) == 9, 100)
+    port.engine.advance(5)  # the third word leaves in the fifth cycle
+    words = [port.memory.read(0x0FA0 + 32 * k, 32)[0] for k in range(8)]
+    assert words == [1, 2, 3, 0, 0, 0, 0, 0]
+    assert port.run(1) == [port.ack()]
+    assert port.got[0][0] - port.sent[-1][0] == 5 + 7 + 20
+    assert [port.memory.read(0x0FA0 + 32 * k, 32)[0] for k in range(8)] == list(range(1, 9))
