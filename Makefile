@@ -2,7 +2,6 @@
 
 PYTHON ?= python3
 MACHINE ?= mm_mesh
-KERNEL ?=
 FAULT ?=
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,6 +10,7 @@ READY := $(VENV)/.ready
 .PHONY: help env sim test nightly golden bench clean
 
 help:
+	@echo 'make env                               set up .venv'
 	@echo 'make sim MACHINE=mm_mesh [FAULT=name]  compile, simulate and compare the fused and staged kernels'
 	@echo 'make test                              the test suite (under 25 minutes on two cores)'
 	@echo 'make nightly                           the long regressions'
@@ -43,7 +43,7 @@ test: $(READY)
 nightly: $(READY)
 	@$(BIN)/python -m pytest -n 2
 
-GOLDEN ?= ../shared/golden
+GOLDEN ?= $(if $(wildcard ../shared/golden),../shared/golden,tests/data/golden)
 golden: $(READY)
 	@$(BIN)/kohakutpu golden $(GOLDEN)
 

@@ -1,7 +1,8 @@
-"""Flits or instruction payloads, one hexadecimal number a line, to assembly text.
+"""Flits or instruction payloads, one hexadecimal number a line, or a trace written by `run --trace`, to assembly text.
 
 A number of more than 64 digits is a whole flit, one of at most 64 a CU_INST payload. What follows `#` or `;` is a
-comment, and of a line with several words the last number counts, so that listings can be fed as they are.
+comment, and of a line with several words the last one counts, so that hexadecimal listings can be fed as they are. Of a
+trace each line is the cycle, the link and the flit.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from kohakutpu.isa.assembler import disassemble
 from kohakutpu.isa.flit import FLIT_WIDTH, Flit
 from kohakutpu.isa.signals import UnitType
+from kohakutpu.noc.trace import MAGIC, Trace
 
 HELP = "flits to assembly text"
 UNITS = {"cluster": UnitType.CLUSTER, "vector": UnitType.VECTOR}
@@ -57,7 +59,26 @@ def parse(text: str, name: str) -> list[Flit | int]:
     return items
 
 
+def is_trace(name: str) -> bool:
+    if name == "-" or not Path(name).is_file():
+        return False
+    with open(name, "rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def print_trace(name: str) -> None:
+    """Every accepted flit of a trace: cycle, link, assembly text."""
+    trace = Trace(name)
+    print(f"# machine {trace.machine}, {trace.count} flits")
+    for transfer in trace:
+        text = disassemble([transfer.flit]).rstrip()
+        print(f"{transfer.cycle:>8} {trace.links[transfer.link]:14} {text}")
+
+
 def main(args: argparse.Namespace) -> int:
+    if is_trace(args.file):
+        print_trace(args.file)
+        return 0
     items = parse(read(args.file), "standard input" if args.file == "-" else args.file)
     if not items:
         raise InputError(f"{args.file}: no flit and no payload in it")

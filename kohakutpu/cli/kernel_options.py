@@ -76,11 +76,16 @@ def kernel_of(args: argparse.Namespace) -> Kernel:
 
 def read_array(name: str, path: str) -> np.ndarray:
     """An FP16 operand from a .npy file: float16, or uint16 taken as bit patterns; nothing is converted."""
+    if not Path(path).is_file():
+        raise ArgumentError(f"--in {name}={path}: there is no such file")
     try:
         array = np.load(Path(path), allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ArgumentError(f"--in {name}={path}: not a .npy array: {error}") from None
+    except (ValueError, EOFError):
+        raise ArgumentError(f"--in {name}={path}: not a .npy array of numbers") from None
     if not isinstance(array, np.ndarray) or array.dtype not in (np.dtype(np.float16), np.dtype(np.uint16)):
         kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-        raise ArgumentError(f"--in {name}={path}: expected float16 values or uint16 bit patterns, got {kind}")
+        raise ArgumentError(
+            f"--in {name}={path}: expected float16 values or uint16 bit patterns, got {kind}; nothing is converted in "
+            "silence, so save array.astype(numpy.float16)"
+        )
     return array

@@ -60,6 +60,8 @@ def show(machine) -> None:
         for site in sites:
             values = {f.name: getattr(site, f.name) for f in dataclasses.fields(site) if f.name not in ("x", "y")}
             table.add_row(kind, f"({site.x},{site.y})", " ".join(f"{k}={v}" for k, v in values.items()))
+    sizes = " ".join(f"{name}={getattr(machine, name)}" for name in ("fifo_depth", "staging_flits", "tx_depth", "rx_depth"))
+    table.add_row("routers, agent", f"{machine.nx}x{machine.ny}", sizes)
     memory = " ".join(f"{k}={v}" for k, v in dataclasses.asdict(machine.memory).items())
     table.add_row("DRAM", "", memory)
     console.print(table)

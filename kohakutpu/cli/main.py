@@ -10,6 +10,8 @@ import importlib
 import os
 import sys
 
+from kohakutpu import __version__
+
 COMMANDS = ("compile", "run", "sim", "disasm", "asm", "machine", "errata", "golden")
 
 OK, WRONG, REFUSED, NO_TRANSPORT, NO_ANSWER = range(5)
@@ -19,6 +21,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kohakutpu", description="Simulator, kernel compiler and co-verification harness for KohakuTPU."
     )
+    parser.add_argument("--version", action="version", version=f"kohakutpu {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         module = importlib.import_module(f"kohakutpu.cli.{name}")

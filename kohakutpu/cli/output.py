@@ -7,8 +7,23 @@ import tempfile
 from pathlib import Path
 
 
+class OutputError(ValueError):
+    """An output that cannot be written: names the path and why."""
+
+
+def check_writable(path: Path) -> None:
+    """Refuse an output path early, before the work whose result it would hold."""
+    if path.is_dir():
+        raise OutputError(f"cannot write {path}: it is a directory")
+    if not path.parent.is_dir():
+        raise OutputError(f"cannot write {path}: there is no directory {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise OutputError(f"cannot write {path}: {path.parent} is not writable")
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` to a temporary name beside `path`, then rename."""
+    check_writable(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -22,7 +22,7 @@ from kohakutpu.model import faults
 from .kernel_options import (
     ArgumentError, kernel_arguments, kernel_of, knobs_of, options_of, pairs, read_array, shapes_of,
 )  # fmt: skip
-from .output import write_atomically
+from .output import check_writable, write_atomically
 from .progress import rounds
 from .report import print_comparisons, print_machine
 
@@ -94,6 +94,10 @@ def main(args: argparse.Namespace) -> int:
     unknown = sorted(targets.keys() - {port.name for port in kernel.outputs})
     if unknown:
         raise ArgumentError(f"{kernel.name} has no output {', '.join(unknown)}; it has {', '.join(p.name for p in kernel.outputs)}")
+    if args.timeout is not None and args.timeout < 1:
+        raise ArgumentError(f"--timeout {args.timeout}: expected at least one cycle")
+    for path in filter(None, (*map(Path, targets.values()), args.report, args.trace)):
+        check_writable(path)
     operands = operands_of(kernel, args)
     if args.engine == "reference":
         for name, given in (("--trace", args.trace), ("--fault", args.fault)):
@@ -117,6 +121,8 @@ def main(args: argparse.Namespace) -> int:
     rows = compare(artifact, image.outputs, result.run.outputs)
     print_machine(artifact, result)
     equal = print_comparisons(rows)
+    if args.fault and equal:
+        print(f"  fault {', '.join(args.fault)}: injected, and this kernel does not show it")
     write_outputs(targets, dict(result.run.outputs))
     if args.report:
         record = {

@@ -103,6 +103,8 @@ def check(stage: EpilogueStage, machine: Machine, known: Mapping[str, int]) -> N
         broken.append(
             "the machine names no agent to acknowledge to, and (0,0) would answer the sending cluster, which drops it"
         )  # fmt: skip
+    if not machine.vectors:
+        raise CompileError(f"machine {machine.name} has no vector core: no elementwise work can run on it", source)
     if len(stage.instances) > len(machine.vectors):
         broken.append(
             f"{len(stage.instances)} instances on {len(machine.vectors)} vector cores: each core can take one open "

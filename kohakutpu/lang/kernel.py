@@ -138,7 +138,7 @@ class Kernel:
         full = allowed | dict(knobs)
         if not isinstance(full["fuse"], bool):
             raise KernelError(f"fuse is True or False, not {full['fuse']!r}", self.source)
-        positive(full["part"], "part")
+        positive(full["part"], f"{self.name}: knob part", self.source)
         return full
 
     def trace(self, **knobs) -> Trace:
@@ -156,7 +156,12 @@ class Kernel:
         buffers = dict(self.ports)
         with Recorder(full, buffers) as recorder:
             handles = {name: Handle(port) for name, port in self.ports.items()}
-            self.function(**handles, **{name: full[name] for name in self.knobs})
+            try:
+                self.function(**handles, **{name: full[name] for name in self.knobs})
+            except KernelError:
+                raise
+            except Exception as error:
+                raise KernelError(f"{type(error).__name__}: {error}{_hint(error)}", _line_of(error, self.source)) from error
         if recorder.broken is not None:
             raise recorder.broken
         if not recorder.body:
@@ -238,6 +243,31 @@ def _shape(kernel_name: str, name: str, given: Sequence[SupportsIndex]) -> tuple
     if any(extent < 1 for extent in shape):
         raise KernelError(f"{kernel_name}: {name} has shape {given!r}; every axis is an integer of at least 1")
     return shape
+
+
+# What Python suggests for these is another function; what is meant is this.
+_SPELLINGS = {
+    "exp": "exp2(v * log2(e))", "log": "log2(v) * ln(2)", "sqrt": "recip(rsqrt(v))", "tanh": "2 * sigmoid(2 * v) - 1",
+    "max": "maximum(a, b)", "min": "minimum(a, b)", "abs": "absolute(v)",
+}  # fmt: skip
+
+
+def _hint(error: Exception) -> str:
+    """What to write in place of something the language does not have."""
+    name = getattr(error, "name", None)
+    if isinstance(error, AttributeError) and name in _SPELLINGS:
+        return f". The machine has no {name}: write {_SPELLINGS[name]}"
+    return ""
+
+
+def _line_of(error: Exception, kernel_source: Source) -> Source:
+    """The innermost line of the kernel's own file that the error passed through, or the kernel's first."""
+    found, frame = kernel_source, error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == kernel_source.file:
+            found = at(kernel_source.file, frame.tb_lineno)
+        frame = frame.tb_next
+    return found
 
 
 def kernel(function: Callable) -> Kernel:

@@ -20,10 +20,10 @@ from .trace import (
 LOG2E = math.log2(math.e)
 
 
-def positive(value, what: str) -> int:
-    """A knob that is an integer of at least 1."""
+def positive(value, what: str, source: Source | None = None) -> int:
+    """An integer of at least 1; the error names `source`, or the line being executed."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise KernelError(f"{what}: expected an integer of at least 1, got {value!r}", here())
+        raise KernelError(f"{what}: expected an integer of at least 1, got {value!r}", source or here())
     return value
 
 

@@ -136,6 +136,41 @@ def test_run_writes_what_it_says(call, tmp_path):
     assert status == 0 and (np.load(tmp_path / "z.npy").view(np.uint16) == np.load(y).view(np.uint16)).all()
 
 
+def test_a_trace_reads_as_text(call, tmp_path):
+    trace = tmp_path / "t.flits"
+    assert call("run", SILU, *EXAMPLE, "--trace", trace)[0] == 0
+    status, text, _ = call("disasm", trace)
+    assert status == 0
+    lines = text.splitlines()
+    assert lines[0].startswith("# machine mm_mesh, ") and len(lines) == 1 + int(lines[0].split()[3])
+    assert any("cluster0.out" in line and "MEM_RD_REQ" in line for line in lines)
+    (tmp_path / "cut.flits").write_bytes(trace.read_bytes()[:-9])
+    status, _, err = call("disasm", tmp_path / "cut.flits")
+    assert status == 2 and "cut.flits: byte" in err
+
+
+@pytest.mark.parametrize(
+    "body, reason",
+    [
+        ("y <<= L.exp(x)", "write exp2(v * log2(e))"),
+        ("y <<= L.sqrt(x)", "write recip(rsqrt(v))"),
+        ("y <<= x + missing", "NameError: name 'missing'"),
+        ("y <<= x ** 2", "unsupported operand"),
+        ("y <<= L.relu(x) if x > 3 else x", "TypeError"),
+    ],
+)
+def test_a_mistake_in_a_kernel_is_refused_with_its_line(call, tmp_path, body, reason):
+    source = f"from kohakutpu import lang as L\nfrom kohakutpu.lang import kernel\n\n@kernel\ndef k(x=L.In(...), y=L.Out(...)):\n    {body}\n"
+    (tmp_path / "k.py").write_text(source)
+    status, _, err = call("compile", f"{tmp_path}/k.py:k", "--shape", "x=16")
+    assert status == 2 and reason in err and "k.py:6" in err and body in err and "Traceback" not in err
+
+
+def test_a_fault_that_does_not_show_is_said(call):
+    status, out, _ = call("run", SILU, *EXAMPLE, "--fault", "cluster-pacing")
+    assert status == 0 and "cluster-pacing: injected, and this kernel does not show it" in out
+
+
 def test_runs_without_skipping_take_the_same_cycles(call, tmp_path):
     cycles = []
     for extra in ([], ["--no-skip"]):
@@ -155,6 +190,11 @@ def test_runs_without_skipping_take_the_same_cycles(call, tmp_path):
         (["run", SILU, *EXAMPLE, "--out", "z=z.npy"], "no output z"),
         (["run", SILU, *EXAMPLE, "--random", "1"], "does not go with --in"),
         (["run", SILU, *EXAMPLE, "--engine", "reference", "--fault", "x"], "does not go with"),
+        (["run", SILU, *EXAMPLE, "--timeout", "0"], "at least one cycle"),
+        (["run", SILU, *EXAMPLE, "--report", "/no/such/r.json"], "there is no directory /no/such"),
+        (["run", SILU, *EXAMPLE, "--out", "y=/tmp"], "is a directory"),
+        (["compile", SILU, *SHAPES, "--knob", "part=0"], "knob part: expected an integer of at least 1"),
+        (["compile", SILU, *SHAPES, "--machine", "2x1_6+0"], "has no vector core"),
         (["compile", SILU, "--shape", "x=32by64"], "expected positive extents"),
         (["compile", SILU, "--shape", "x"], "expected name=32x64"),
         (["compile", SILU, *SHAPES, "--knob", "gmm=8"], "no knob 'gmm'"),

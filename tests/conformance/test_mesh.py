@@ -9,7 +9,6 @@ import pytest
 from kohakutpu.conformance import mesh
 from kohakutpu.conformance.cycles import measure, table
 from kohakutpu.conformance.mesh import check_mesh, check_mesh_links
-from kohakutpu.conformance.registry import CHECKS
 from kohakutpu.model.system import System
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,11 +52,17 @@ def test_a_changed_recording_shows(golden, tmp_path, what):
 
 
 def test_the_page_of_cycles_is_what_the_models_take(golden):
-    """Every row measured here stands in docs/cycles.md; with the full set the page is exactly these rows."""
+    """With the full set docs/cycles.md is exactly what is measured; every row of a sample stands in it by its numbers."""
     page = (ROOT / "docs" / "cycles.md").read_text()
     rows = measure(golden)
-    missing = [row for row in rows if "| {} | {} | {} | {} |".format(*row) not in page]
-    assert not missing, f"stale: run `kohakutpu golden DIR --cycles docs/cycles.md`; first: {missing[0]}"
     assert all(ours <= theirs for _, _, theirs, ours in rows)
-    if all((golden / name).stat().st_size >= 1 for name in CHECKS) and len(rows) == len(re.findall(r"^\| \S+\.npz \| .* \| \d+ \| \d+ \|", page, re.M)):
-        assert page == table(rows)
+    listed = re.findall(r"^\| (\S+) \| (.*) \| (\d+) \| (\d+) \| [\d.]+ \|$", page, re.M)
+    if len(rows) == len(listed):
+        assert page == table(rows), "stale: run `kohakutpu golden DIR --cycles docs/cycles.md` on the full set"
+        return
+    # A sample numbers its cases anew, so a row is known by its file, what it measures and its two counts.
+    assert 0 < len(rows) < len(listed)
+    kind = lambda case: re.sub(r"^(case |p)\d+ ", "", case)  # noqa: E731
+    known = {(file, kind(case), int(theirs), int(ours)) for file, case, theirs, ours in listed}
+    missing = [row for row in rows if (row[0], kind(row[1]), *row[2:]) not in known]
+    assert not missing, f"{missing[0]} is not in docs/cycles.md: the models' timing has changed"
