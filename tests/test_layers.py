@@ -73,7 +73,7 @@ RTL_MAY_READ = {"formats", "isa", "machine"}
 @pytest.mark.parametrize("path", sorted((ROOT / "rtl").glob("*.py")), ids=lambda p: p.name)
 def test_the_gates_know_no_model(path):
     """RTL reads encodings, tables and machine descriptions; what checks it must not have made it."""
-    assert imports(path.read_text(), "rtl") <= RTL_MAY_READ
+    assert imports(path.read_text(), "rtl") - {"__version__"} <= RTL_MAY_READ
 
 
 @pytest.mark.parametrize(
