@@ -6,13 +6,15 @@ import os
 
 import cocotb
 from memory_rig import COUNTERS
-from memory_scenario import BYTES, NODES, Model, contents, outbound, program
+from memory_scenario import BYTES, NODES, Model, contents, host_transfers, outbound, program, run_host
 from sim.dram import Backdoor
+from support.host import HostDriver
 from support.links import Links, bursts, stutter
 from support.models import compare
 
 CYCLES = int(os.environ.get("CYCLES", "8000"))
 LENGTH = int(os.environ.get("LENGTH", "150"))
+HOST = int(os.environ.get("HOST", "25"))
 LATENCY = int(os.environ["LATENCY"])
 PACE = int(os.environ.get("PACE", "1"))
 SIZES = {"queue_depth": int(os.environ.get("QUEUE_DEPTH", "64")), "write_slots": int(os.environ.get("WRITE_SLOTS", "16"))}
@@ -52,9 +54,14 @@ async def lives_like_the_model(dut):
                 links.sources[link].send(flit, at=cycle)
         # one life in four is cut short by the next reset
         cycles = CYCLES if position % 4 != 3 else CYCLES // 5
+        host = HostDriver(dut, host_transfers(seed, HOST))
+        links.each_cycle[:] = [host.tick]
         await links.step(cycles)
-        model.engine.advance(cycles)
+        done = run_host(model, host_transfers(seed, HOST), cycles)
         count = compare(list(links.transfers), model.moved)
+        for index, (got, want) in enumerate(zip(host.done, done)):
+            assert got == want, f"seed {seed}: host transfer {index}: {got}, the model {want}"
+        assert len(host.done) == len(done), f"{len(host.done)} host transfers were done, {len(done)} by the model"
         image = await backdoor.dump(0, BYTES)
         want = model.agent.memory.read(0, BYTES)
         wrong = [at for at in range(0, BYTES, 32) if image[at : at + 32] != want[at : at + 32]]
@@ -63,6 +70,6 @@ async def lives_like_the_model(dut):
         counted = {name: [word >> COUNTERS[name] * i & (1 << COUNTERS[name]) - 1 for i in range(len(NODES))] for name, word in counted.items()}
         assert counted == model.counters(), f"seed {seed}: {counted}, the model {model.counters()}"
         total += count
-        dut._log.warning(f"seed {seed}: {count} transfers in equal cycles, {counted}")
+        dut._log.warning(f"seed {seed}: {count} transfers and {len(done)} of the host in equal cycles, {counted}")
     backdoor.close()
     dut._log.warning(f"{total} transfers compared over {len(SEEDS)} lives")

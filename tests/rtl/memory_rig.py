@@ -1,41 +1,59 @@
-"""A machine's memory agent as a device under test: ports at the mesh, the agent's side, the memory behind."""
+"""A machine's memory agent as a device under test: ports at the mesh, the agent's side, the host window, the memory behind."""
 
 from __future__ import annotations
 
-from amaranth import Module
+from amaranth import Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from rtl import memory_window
 from rtl.agent import AgentPort, AgentSide
 from rtl.emit import shared
 from rtl.fifo import Fifo
 from rtl.link import FLIT, LinkSignature
 from rtl.memory_port import EVENT_BITS, MEMORY_AXI, MemoryPort
+from rtl.memory_window import HOST_AXI, MemoryWindow
 from rtl.memory_write import COUNT_BITS
 from sim.dram import BackdoorSignature, Dram
 
 AGENT_QUEUE = 16
 COUNTERS = {"reads": COUNT_BITS, "writes": COUNT_BITS, "refused": EVENT_BITS, "warned": EVENT_BITS, "errors": EVENT_BITS}
+# What a host drives, and what it sees, each as one word, the first field lowest.
+HOST_ADDRESS = ("addr", "len", "size", "burst", "id")
+HOST_DATA = ("wdata", "wstrb", "wlast")
+HOST_FLAGS = ("awvalid", "wvalid", "bready", "arvalid", "rready")
+HOST_STATUS = ("awready", "wready", "bvalid", "bresp", "bid", "arready", "rvalid", "rresp", "rid", "rlast")
+
+
+def width(names: tuple[str, ...], prefix: str = "") -> int:
+    return sum(HOST_AXI.members[prefix + name].shape for name in names)
 
 
 class MemoryRig(wiring.Component):
-    """Memory ports at `nodes` (packed), with `dram` (keywords of `Dram`) or, without it, their AXI masters as `axi`.
+    """Memory ports at `nodes` (packed) and a host window, with `dram` (keywords of `Dram`) or, without it, their AXI masters
+    as `axi`, the window's last.
 
     `in_link_P` and `out_link_P` are port P's links; flits sent to `agent_link` leave through the control agent's queue.
+    What `host_*` say is on the window's pins in the next cycle; `host_status` and `host_rdata` are what it says in this one.
     """
 
     def __init__(self, *, nodes: tuple[int, ...], memory_bytes: int, queue_depth: int = 64, write_slots: int = 16,
                  dram: dict | None = None, fault: str | None = None):  # fmt: skip
         self.nodes = nodes
         sizes = {"memory_bytes": memory_bytes, "queue_depth": queue_depth, "write_slots": write_slots}
-        self.engines = [shared(MemoryPort, fault=fault, **sizes) for _ in nodes]
-        self.dram = Dram(ports=len(nodes), memory_bytes=memory_bytes, **dram) if dram else None
+        window_fault = fault if fault in memory_window.FAULTS else None
+        self.engines = [shared(MemoryPort, fault=fault if window_fault is None else None, **sizes) for _ in nodes]
+        self.window = MemoryWindow(memory_bytes=memory_bytes, fault=window_fault)
+        self.dram = Dram(ports=len(nodes) + 1, memory_bytes=memory_bytes, **dram) if dram else None
         count = len(nodes)
         members = {"in_link": In(LinkSignature()).array(count), "out_link": Out(LinkSignature()).array(count)}
         members |= {"agent_link": In(LinkSignature())}
         members |= {name: Out(bits * count) for name, bits in COUNTERS.items()}
-        members |= {"settled": Out(count)}
-        members |= {"backdoor": In(BackdoorSignature())} if dram else {"axi": Out(MEMORY_AXI).array(count)}
+        members |= {
+            "host_aw": In(width(HOST_ADDRESS, "aw")), "host_ar": In(width(HOST_ADDRESS, "ar")), "host_w": In(width(HOST_DATA)),
+            "host_flags": In(len(HOST_FLAGS)), "host_status": Out(width(HOST_STATUS)), "host_rdata": Out(256),
+        }  # fmt: skip
+        members |= {"backdoor": In(BackdoorSignature())} if dram else {"axi": Out(MEMORY_AXI).array(count + 1)}
         super().__init__(members)
 
     def elaborate(self, platform):
@@ -51,9 +69,7 @@ class MemoryRig(wiring.Component):
             tx.pop.eq(side.send_ready),
             side.take.eq(1),
         ]
-        if self.dram:
-            m.submodules.dram = self.dram
-            wiring.connect(m, wiring.flipped(self.backdoor), self.dram.backdoor)
+        settled = Signal(len(self.nodes))
         for i, (node, engine) in enumerate(zip(self.nodes, self.engines)):
             m.submodules[f"engine_{i}"] = engine
             m.submodules[f"port_{i}"] = port = shared(AgentPort, agent=True, memory=True)
@@ -61,13 +77,31 @@ class MemoryRig(wiring.Component):
             wiring.connect(m, port.out_link, wiring.flipped(self.out_link[i]))
             wiring.connect(m, port.memory, engine.in_link)
             wiring.connect(m, side.ports[i], port.agent)
-            wiring.connect(m, engine.axi, self.dram.axi[i] if self.dram else wiring.flipped(self.axi[i]))
             m.d.comb += [
                 engine.node.eq(node),
                 port.response.eq(engine.response),
                 port.response_valid.eq(engine.response_valid),
                 engine.response_ready.eq(port.response_ready),
-                self.settled[i].eq(engine.settled),
+                settled[i].eq(engine.settled),
                 *(getattr(self, name).word_select(i, bits).eq(getattr(engine, name)) for name, bits in COUNTERS.items()),
             ]
+        m.submodules.window = window = self.window
+        m.d.comb += window.settled.eq(settled.all())
+        self._host_pins(m, window.host)
+        masters = [*(engine.axi for engine in self.engines), window.axi]
+        if self.dram:
+            m.submodules.dram = self.dram
+            wiring.connect(m, wiring.flipped(self.backdoor), self.dram.backdoor)
+        for i, master in enumerate(masters):
+            wiring.connect(m, master, self.dram.axi[i] if self.dram else wiring.flipped(self.axi[i]))
         return m
+
+    def _host_pins(self, m: Module, host) -> None:
+        for names, prefix, word in (
+            (HOST_ADDRESS, "aw", self.host_aw), (HOST_ADDRESS, "ar", self.host_ar), (HOST_DATA, "", self.host_w),
+            (HOST_FLAGS, "", self.host_flags),
+        ):  # fmt: skip
+            pins = Signal(len(word), name=f"pins_{prefix}{names[0]}")
+            m.d.sync += pins.eq(word)
+            m.d.comb += Cat(*(getattr(host, prefix + name) for name in names)).eq(pins)
+        m.d.comb += [self.host_status.eq(Cat(*(getattr(host, name) for name in HOST_STATUS))), self.host_rdata.eq(host.rdata)]

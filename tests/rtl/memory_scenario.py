@@ -7,10 +7,11 @@ import random
 from collections.abc import Callable
 
 import numpy as np
+from support.host import Transfer
 from support.models import Peer
 
 from kohakutpu.isa.flit import Flit, FlitType, node
-from kohakutpu.isa.memory import APERTURE_ADDRESS, MEM_REQ
+from kohakutpu.isa.memory import APERTURE_ADDRESS, MEM_REQ, Aperture
 from kohakutpu.machine import Dram, load
 from kohakutpu.model.mag import Agent, MagPort
 from kohakutpu.model.memory_agent import MemoryAgent, build_memory_agent
@@ -199,3 +200,50 @@ class Model:
             "refused": [each.refused for each in engines], "warned": [each.warned for each in engines],
             "errors": [0 for _ in engines],
         }  # fmt: skip
+
+
+# ---- the host -------------------------------------------------------------------------------------------------
+
+
+def host_transfers(seed: int, length: int) -> list[Transfer]:
+    """Writes, reads and uploads of a host, some around 4 KiB boundaries, some back to back."""
+    chance = random.Random(f"{seed} host")
+    now, out = 1, []  # what is on the pins in cycle 0 was chosen before reset ended
+    for _ in range(length):
+        now += chance.choice([0, 0, 5, 200, 600])
+        kind = chance.random()
+        size = chance.choice([1, 8, 31, 32, 33, 64, 300, 1000, 5000])
+        start = chance.choice([address(chance, 1 << 13), chance.randrange(BYTES - (1 << 13))])
+        start = min(start, BYTES - size)
+        if kind < 0.4:
+            out.append(Transfer(now, start, chance.randbytes(size)))
+        elif kind < 0.75:
+            out.append(Transfer(now, start, None, size))
+        else:
+            entries = chance.choice([1, 1, 2, 3, 5, 20])
+            place = min(start & -32, BYTES - 128 * entries)
+            aperture = APERTURE_ADDRESS.encode(aperture=chance.choice([Aperture.UPLOAD_A, Aperture.UPLOAD_B]), local=place)
+            out.append(Transfer(now, aperture, chance.randbytes(256 * entries)))
+    return out
+
+
+def run_host(model: Model, transfers: list[Transfer], end: int) -> list[tuple[int, int, bytes | None, int]]:
+    """The transfers on the model until cycle `end`: (cycle begun in, cycle from which the next may, data, 0), as `HostDriver`."""
+    done = []
+    engine, window = model.engine, model.agent.window
+    for transfer in transfers:
+        if transfer.at >= end:
+            break
+        engine.advance(max(0, transfer.at - engine.now))
+        begun = engine.now
+        if begun >= end:
+            break
+        if transfer.data is None:
+            window.begin_read(transfer.address, transfer.length)
+        else:
+            window.begin_write(transfer.address, transfer.data)
+        if not engine.run(lambda: not window.busy, end - begun):
+            break
+        done.append((begun, engine.now, window.take_data() if transfer.data is None else None, 0))
+    engine.advance(max(0, end - engine.now))
+    return done
