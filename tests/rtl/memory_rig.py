@@ -14,9 +14,11 @@ from rtl.link import FLIT, LinkSignature
 from rtl.memory_port import EVENT_BITS, MEMORY_AXI, MemoryPort
 from rtl.memory_window import HOST_AXI, MemoryWindow
 from rtl.memory_write import COUNT_BITS
+from sim.axi_checker import COUNTER_BITS, RULES, AxiChecker
 from sim.dram import BackdoorSignature, Dram
 
 AGENT_QUEUE = 16
+LONGEST, LONGEST_HOST = 8, 128  # beats of a burst
 COUNTERS = {"reads": COUNT_BITS, "writes": COUNT_BITS, "refused": EVENT_BITS, "warned": EVENT_BITS, "errors": EVENT_BITS}
 # What a host drives, and what it sees, each as one word, the first field lowest.
 HOST_ADDRESS = ("addr", "len", "size", "burst", "id")
@@ -30,11 +32,12 @@ def width(names: tuple[str, ...], prefix: str = "") -> int:
 
 
 class MemoryRig(wiring.Component):
-    """Memory ports at `nodes` (packed) and a host window, with `dram` (keywords of `Dram`) or, without it, their AXI masters
-    as `axi`, the window's last.
+    """Memory ports at `nodes` (packed) and a host window. `in_link_P` and `out_link_P` are port P's links; flits sent to
+    `agent_link` leave through the control agent's queue.
 
-    `in_link_P` and `out_link_P` are port P's links; flits sent to `agent_link` leave through the control agent's queue.
-    What `host_*` say is on the window's pins in the next cycle; `host_status` and `host_rdata` are what it says in this one.
+    With `dram` (keywords of `Dram`) there is a memory behind, and the host is driven in words: what `host_*` say is on the
+    window's pins in the next cycle; `host_status` and `host_rdata` are what it says in this one. Without it `host` is the
+    window's AXI4 slave, `axi_M` are the masters, the window's last, and `axi_violations` the counters of their checkers.
     """
 
     def __init__(self, *, nodes: tuple[int, ...], memory_bytes: int, queue_depth: int = 64, write_slots: int = 16,
@@ -49,11 +52,15 @@ class MemoryRig(wiring.Component):
         members = {"in_link": In(LinkSignature()).array(count), "out_link": Out(LinkSignature()).array(count)}
         members |= {"agent_link": In(LinkSignature())}
         members |= {name: Out(bits * count) for name, bits in COUNTERS.items()}
-        members |= {
+        pins = {
             "host_aw": In(width(HOST_ADDRESS, "aw")), "host_ar": In(width(HOST_ADDRESS, "ar")), "host_w": In(width(HOST_DATA)),
             "host_flags": In(len(HOST_FLAGS)), "host_status": Out(width(HOST_STATUS)), "host_rdata": Out(256),
         }  # fmt: skip
-        members |= {"backdoor": In(BackdoorSignature())} if dram else {"axi": Out(MEMORY_AXI).array(count + 1)}
+        if dram:
+            members |= {"backdoor": In(BackdoorSignature())} | pins
+        else:
+            members |= {f"axi_{i}": Out(MEMORY_AXI) for i in range(count + 1)}
+            members |= {"host": In(HOST_AXI), "axi_violations": Out((count + 1) * COUNTER_BITS * len(RULES))}
         super().__init__(members)
 
     def elaborate(self, platform):
@@ -87,13 +94,22 @@ class MemoryRig(wiring.Component):
             ]
         m.submodules.window = window = self.window
         m.d.comb += window.settled.eq(settled.all())
-        self._host_pins(m, window.host)
         masters = [*(engine.axi for engine in self.engines), window.axi]
         if self.dram:
+            self._host_pins(m, window.host)
             m.submodules.dram = self.dram
             wiring.connect(m, wiring.flipped(self.backdoor), self.dram.backdoor)
+            for master, slave in zip(masters, self.dram.axi):
+                wiring.connect(m, master, slave)
+            return m
+        wiring.connect(m, wiring.flipped(self.host), window.host)
         for i, master in enumerate(masters):
-            wiring.connect(m, master, self.dram.axi[i] if self.dram else wiring.flipped(self.axi[i]))
+            wiring.connect(m, master, wiring.flipped(getattr(self, f"axi_{i}")))
+            m.submodules[f"check_{i}"] = check = shared(
+                AxiChecker, addr_width=40, data_width=256, id_width=4, longest=LONGEST_HOST if i == len(self.nodes) else LONGEST
+            )
+            m.d.comb += [getattr(check, name).eq(getattr(master, name)) for name in MEMORY_AXI.members]
+            m.d.comb += self.axi_violations.word_select(i, len(check.violations)).eq(check.violations)
         return m
 
     def _host_pins(self, m: Module, host) -> None:

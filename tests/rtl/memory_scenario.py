@@ -10,6 +10,7 @@ import numpy as np
 from support.host import Transfer
 from support.models import Peer
 
+from kohakutpu.formats import mxfp7, words
 from kohakutpu.isa.flit import Flit, FlitType, node
 from kohakutpu.isa.memory import APERTURE_ADDRESS, MEM_REQ, Aperture
 from kohakutpu.machine import Dram, load
@@ -247,3 +248,32 @@ def run_host(model: Model, transfers: list[Transfer], end: int) -> list[tuple[in
         done.append((begun, engine.now, window.take_data() if transfer.data is None else None, 0))
     engine.advance(max(0, end - engine.now))
     return done
+
+
+def expected_reads(request: Flit, image: bytes) -> list[Flit]:
+    """The responses to a read of a still memory, by the rules of the protocol and nothing else."""
+    f = MEM_REQ.decode(request.payload)
+    base, port = f["addr"], request.dst
+
+    def word(at: int) -> int:
+        return int.from_bytes(image[at : at + 32], "little")
+
+    if not (f["stream"] or f["quant"]):
+        return [
+            Flit(request.src, port, FlitType.MEM_RD_RESP, request.txn, int(k == f["len"]), 0, word(base + 32 * k))
+            for k in range(f["len"] + 1)
+        ]
+    out = []
+    for entry in range(max(f["count"], 1) if f["stream"] else 1):
+        if f["quant"]:
+            source = np.frombuffer(image, "<u2", 128, base + 256 * entry).astype(np.uint16).reshape(1, 4, 32)
+            data = words.to_ints(mxfp7.pack(*mxfp7.quantise(source), "AB"[f["blayout"]]))
+        else:
+            size = f["entry_words"] if 1 <= f["entry_words"] <= 4 else 4
+            data = [word(base + 32 * (size * entry + k)) for k in range(size)]
+        for dst in [request.src, *(f["peers"] >> 8 * i & 255 for i in range(f["npeer"]))]:
+            out += [
+                Flit(dst, port, FlitType.MEM_RD_RESP, (request.txn + entry) & 255, int(k == len(data) - 1), k, value)
+                for k, value in enumerate(data)
+            ]
+    return out
