@@ -36,7 +36,8 @@ def shared(kind: type[wiring.Component], **parameters) -> wiring.Component:
     """`kind(**parameters)` as an instance of a module that is emitted once.
 
     The result has the members of the component and its other attributes; parameters must be hashable. It can only be
-    turned into Verilog by `verilog` below: what pysim and `amaranth.back` make of it lacks the module.
+    turned into Verilog by `verilog` below: what pysim and `amaranth.back` make of it lacks the module. A large component
+    with many instances sets `APART = True`: Verilator then compiles it once and not once for each instance.
     """
     return _Shared(kind, parameters)
 
@@ -85,7 +86,10 @@ def _block(kind: type[wiring.Component], parameters: tuple) -> _Block:
         digest = hashlib.sha256(repr(parameters).encode()).hexdigest()[:12]
         name = f"{kind.__name__}_{digest}"
     text, needs = _convert(_component(kind, parameters), name)
-    header = text[text.index("module ") : text.index(");")]
+    end = text.index(");")
+    header = text[text.index("module ") : end]
+    if getattr(kind, "APART", False):
+        text = f"{text[: end + 2]} /*verilator no_inline_module*/{text[end + 2 :]}"
     clocks = tuple(port for port in ("clk", "rst") if re.search(rf"\b{port}\b", header))
     return _Block(name, text, needs, clocks)
 
@@ -97,7 +101,7 @@ def _convert(component: wiring.Component, name: str) -> tuple[str, tuple[_Block,
         needs = tuple(_needed.get().values())
     finally:
         _needed.reset(token)
-    return _constants(_short(_TRIGGER.sub(r"  reg \1;\n  initial \1 <= 0;", text))), needs
+    return _constants(_short(_TRIGGER.sub(_AFTER_ALL, text))), needs
 
 
 def handwritten(name: str, text: str) -> None:
@@ -150,6 +154,7 @@ def _constants(text: str) -> str:
 # Yosys reads this register in every `always @*` so that it runs once at time 0. SystemVerilog initialises variables before
 # any process starts, and the event would be lost; a nonblocking assignment comes after they all wait.
 _TRIGGER = re.compile(r"^  reg (\\\$auto\$verilog_backend\S+ ) = 0;", re.M)
+_AFTER_ALL = r"  reg \1;\n  /*verilator lint_off INITIALDLY*/ initial \1 <= 0; /*verilator lint_on INITIALDLY*/"
 
 # `memory[3] = 8'h00;`, once for every word
 _ZERO = re.compile(r"^    (?P<memory>\S+) ?\[(?P<index>\d+)\] = (?P<zero>\d+'h0+);\n", re.M)

@@ -5,7 +5,7 @@ Timing: docs/microarchitecture/vector-core.md, cycle for cycle; behaviour: spec,
 
 from __future__ import annotations
 
-from amaranth import Array, Cat, Const, Module, Mux, Signal
+from amaranth import Array, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -16,7 +16,7 @@ from kohakutpu.isa.vector import DESC, DESC_DIM, IMEM, RUN, Envelope
 from .emit import shared
 from .endpoint import EndpointBase
 from .link import LinkSignature, view
-from .parameters import known_fault
+from .parameters import OFF, known_fault
 from .vector_decode import Decode
 from .vector_fetch import Fetch
 from .vector_formats import FromFp16, FromFp32, ToFp16, to_fp32
@@ -45,7 +45,7 @@ PLANTED = {
     "vector-unless-ignored": ("pm 3 writes where pm 1 does", "registers", "unless_ignored"),
     "vector-tail-compare": ("compares write predicates past VL", "registers", "tail_ignored"),
     "vector-minus-zero": ("a reduction may end in -0 where the identity makes it +0", "tree", "keep_minus"),
-    "vector-fp16-ties": ("FP16 stores round ties away from zero", "convert", "ties_away"),
+    "vector-halves": ("FP32 stores put the upper half of a chunk first", "store", "halves"),
     "vector-scalar-early": ("decode does not wait for an S register", "decode", "scalars_early"),
     "vector-drain-overtakes": ("a VDRAIN takes the route of the one before it while words wait", "decode", "drain_overtakes"),
     "vector-loop-short": ("loops end a pass early", "decode", "loop_short"),
@@ -64,16 +64,17 @@ FAULTS = {name: meaning for name, (meaning, _, _) in PLANTED.items()}
 class VectorCore(wiring.Component):
     """A vector core at (`x`, `y`) bound to the memory port at `port`; sizes as `machine.VectorUnit` has them.
 
-    `exp2_wrap` reproduces the published exp2 for 128 <= abs(x) < 256 (errata: exp2-wrap). Members: `in_link`, `out_link`.
+    `exp2_wrap` reproduces the published exp2 for 128 <= abs(x) < 256 (errata: exp2-wrap). `fault` is a name of `FAULTS`, or a
+    signal that chooses one while the core runs: 0 for none, else its position from 1 on. Members: `in_link`, `out_link`.
     """
 
     def __init__(self, *, x: int, y: int, port: tuple[int, int], l1_words: int, inst_depth: int, recv_depth: int,
-                 exp2_wrap: bool = False, fault: str | None = None):  # fmt: skip
+                 exp2_wrap: bool = False, fault: str | Value | None = None):  # fmt: skip
         if isinstance(l1_words, bool) or not isinstance(l1_words, int) or not 64 <= l1_words <= 512 or l1_words & (l1_words - 1):
             raise TypeError(f"VectorCore l1_words must be a power of two from 64 to 512, not {l1_words!r}")
         if not isinstance(exp2_wrap, bool):
             raise TypeError(f"VectorCore exp2_wrap must be a bool, not {exp2_wrap!r}")
-        self.planted = known_fault("VectorCore", fault, FAULTS)
+        self.planted = self._numbered(fault)
         self.at = {"x": x, "y": y}
         self.port = port
         self.l1_words = l1_words
@@ -81,11 +82,19 @@ class VectorCore(wiring.Component):
         self.exp2_wrap = exp2_wrap
         super().__init__({"in_link": In(LinkSignature()), "out_link": Out(LinkSignature())})
 
-    def _bug(self, block: str) -> dict[str, bool]:
-        """The parameter that plants this core's fault, when it belongs to `block`."""
-        if self.planted is None or PLANTED[self.planted][1] != block:
+    @staticmethod
+    def _numbered(fault: str | Value | None) -> Value | None:
+        """The position in `FAULTS`, from 1 on, of the fault to plant."""
+        if fault is None or isinstance(fault, Value):
+            return fault
+        return Const(list(FAULTS).index(known_fault("VectorCore", fault, FAULTS)) + 1)
+
+    def _bug(self, block: str) -> dict[str, Value]:
+        """The parameters of `block` that plant faults, high for the one chosen; none at all in a sound core."""
+        if self.planted is None:
             return {}
-        return {PLANTED[self.planted][2]: True}
+        entries = enumerate(PLANTED.values(), start=1)
+        return {parameter: self.planted == number for number, (_, owner, parameter) in entries if owner == block}
 
     def elaborate(self, platform):
         m = Module()
@@ -185,10 +194,11 @@ class VectorCore(wiring.Component):
         elements = [source[WORD * i : WORD * (i + 1)] for i in range(LANES)]
         halves = []
         for i, element in enumerate(elements):
-            m.submodules[f"to_fp16_{i}"] = convert = shared(ToFp16, **self._bug("convert"))
+            m.submodules[f"to_fp16_{i}"] = convert = shared(ToFp16)
             m.d.comb += convert.word.eq(element)
             halves.append(convert.half)
-        singles = [Mux(stage2.phase, elements[HALF + i], elements[i]) for i in range(HALF)]
+        upper = stage2.phase ^ self._bug("store").get("halves", OFF)
+        singles = [Mux(upper, elements[HALF + i], elements[i]) for i in range(HALF)]
         stored = Signal(256)
         m.d.comb += stored.eq(Mux(stage2.single, Cat(to_fp32(word) for word in singles), Cat(halves)))
         shifted = Signal(CHUNK_BITS)

@@ -39,6 +39,8 @@ class VectorAlu(wiring.Component):
     `exp2_wrap` reproduces the published exp2 for 128 <= abs(x) < 256 (errata: exp2-wrap).
     """
 
+    APART = True
+
     def __init__(self, *, exp2_wrap: bool = False):
         if not isinstance(exp2_wrap, bool):
             raise TypeError(f"VectorAlu exp2_wrap must be a bool, not {exp2_wrap!r}")

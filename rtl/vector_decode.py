@@ -5,7 +5,7 @@ Timing: docs/microarchitecture/vector-core.md, decode and ending a kernel.
 
 from __future__ import annotations
 
-from amaranth import Array, Cat, Const, Module, Mux, Signal
+from amaranth import Array, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -28,6 +28,7 @@ from kohakutpu.isa.vector import (
 )
 
 from .link import view
+from .parameters import OFF
 from .vector_alu import ONE
 from .vector_fetch import LOOP, PC
 from .vector_issue import ENTRY, STAGE, Kind, Route, Short
@@ -48,12 +49,12 @@ class Decode(wiring.Component):
     is a vote's, which may be read a cycle later. Engines: `fill`, `drain` out (pulses); `generating`,
     `fills`, `drain_idle`, `drain_read_last`, `l1_busy` in. `cudata` in, F_CUDATA is raised in this cycle.
 
-    Deliberate bugs: `scalars_early` does not wait for an S register, `drain_overtakes` starts a VDRAIN while the one before still
+    Deliberate bugs, while high: `scalars_early` does not wait for an S register, `drain_overtakes` starts a VDRAIN while the one before still
     sends, `loop_short` ends loops a pass early, `length_unchecked` never raises F_LEN.
     """
 
-    def __init__(self, *, scalars_early: bool = False, drain_overtakes: bool = False, loop_short: bool = False,
-                 length_unchecked: bool = False):  # fmt: skip
+    def __init__(self, *, scalars_early: Value = OFF, drain_overtakes: Value = OFF, loop_short: Value = OFF,
+                 length_unchecked: Value = OFF):  # fmt: skip
         self.scalars_early = scalars_early
         self.drain_overtakes = drain_overtakes
         self.loop_short = loop_short
@@ -105,7 +106,7 @@ class Decode(wiring.Component):
             late[name] = pending = Signal(name=f"late_{name}")
             m.d.comb += [
                 value.eq(Array(scalars)[alu[name]]),
-                pending.eq(0 if self.scalars_early else waiting.bit_select(alu[name], 1)),
+                pending.eq(~self.scalars_early & waiting.bit_select(alu[name], 1)),
             ]
         is_alu, in_chain = among(ALU_OPS), stages != 0
         stage = Signal(STAGE)
@@ -127,7 +128,7 @@ class Decode(wiring.Component):
         fault = Signal(4)
         votes = (reduce.kind == RedKind.ANY) | (reduce.kind == RedKind.ALL)
         dtype_known = (memory.dtype == DType.FP16) | (memory.dtype == DType.FP32)
-        too_long = 0 if self.length_unchecked else self.length > WALK_LIMIT
+        too_long = ~self.length_unchecked & (self.length > WALK_LIMIT)
         with m.If(in_chain):
             with m.If(~is_alu):
                 m.d.comb += fault.eq(Fault.F_OPCODE)
@@ -205,9 +206,8 @@ class Decode(wiring.Component):
                     with m.Case(Opcode.VFILL):
                         m.d.comb += [self.fill.eq(self.empty & ~self.generating), done.eq(self.fill)]
                     with m.Case(Opcode.VDRAIN):
-                        m.d.comb += self.drain.eq(
-                            self.empty & ~self.l1_busy & one_fill & (1 if self.drain_overtakes else self.drain_idle)
-                        )
+                        idle = self.drain_idle | self.drain_overtakes
+                        m.d.comb += self.drain.eq(self.empty & ~self.l1_busy & one_fill & idle)
                     with m.Case(Opcode.VHALT):
                         m.d.comb += halts.eq(self.idle & (self.fills == 0) & self.drain_idle)
         drained = draining & self.drain_read_last
@@ -224,7 +224,7 @@ class Decode(wiring.Component):
         with m.If(ends | more):
             m.d.sync += pc.eq(after)
         with m.If(ends & loop.active & (after == loop.end)):
-            with m.If(loop.count > (2 if self.loop_short else 1)):
+            with m.If(loop.count > Mux(self.loop_short, 2, 1)):
                 m.d.sync += [pc.eq(loop.top), loop.count.eq(loop.count - 1)]
             with m.Else():
                 m.d.sync += loop.active.eq(0)

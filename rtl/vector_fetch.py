@@ -5,11 +5,13 @@ Timing: docs/microarchitecture/vector-core.md, fetch.
 
 from __future__ import annotations
 
-from amaranth import Array, Module, Mux, Signal
+from amaranth import Array, Module, Mux, Signal, Value
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 
 from kohakutpu.isa.vector import IMEM_WORDS, WORD_WIDTH
+
+from .parameters import OFF
 
 PC = (IMEM_WORDS - 1).bit_length()
 QUEUE = 4
@@ -20,10 +22,10 @@ class Fetch(wiring.Component):
     """Members: `write`, `write_at`, `write_word` in, an IMEM instruction; `redirect`, `target`, `loop` in, fetch from there
     with these loop registers; `valid`, `word`, `at`, the oldest word and its address; `take` in.
 
-    `loop_once_more` is a deliberate bug: the copy counts a pass too many.
+    `loop_once_more`, while high, is a deliberate bug: the copy counts a pass too many.
     """
 
-    def __init__(self, *, loop_once_more: bool = False):
+    def __init__(self, *, loop_once_more: Value = OFF):
         self.loop_once_more = loop_once_more
         super().__init__(
             {
@@ -65,7 +67,7 @@ class Fetch(wiring.Component):
         with m.If(reading):
             m.d.sync += address.eq(after)
             with m.If(loop.active & (after == loop.end)):
-                with m.If(loop.count > (0 if self.loop_once_more else 1)):
+                with m.If(loop.count > Mux(self.loop_once_more, 0, 1)):
                     m.d.sync += [loop.count.eq(loop.count - 1), address.eq(loop.top)]
                 with m.Else():
                     m.d.sync += loop.active.eq(0)

@@ -38,21 +38,16 @@ class FromFp16(wiring.Component):
 
 
 class ToFp16(wiring.Component):
-    """`word` to `half`: nearest even, subnormals produced, finite overflow to the largest finite value.
+    """`word` to `half`: nearest even, subnormals produced, finite overflow to the largest finite value."""
 
-    With `ties_away` a deliberate bug: ties round away from zero.
-    """
-
-    def __init__(self, *, ties_away: bool = False):
-        self.ties_away = ties_away
+    def __init__(self):
         super().__init__({"word": In(WORD), "half": Out(16)})
 
     def elaborate(self, platform):
         m = Module()
         fraction, exponent, sign = self.word[:15], self.word[15:23], self.word[23]
         rounded = Signal(19)
-        even = 1 if self.ties_away else self.word[5]
-        m.d.comb += rounded.eq((self.word[:23] + 0xF + even) >> 5)
+        m.d.comb += rounded.eq((self.word[:23] + 0xF + self.word[5]) >> 5)
         # A subnormal: the significand with 17 bits below it for guard and sticky.
         shift = Signal(5)
         shifted = Signal(33)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from amaranth import Array, Cat, Module, Mux, Signal
+from amaranth import Array, Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
+
+from .parameters import OFF
 
 ALU_STAGES = 15
 LANE_WRITE = tuple(ALU_STAGES * depth + 2 for depth in (1, 2, 4))  # by code of the depth
@@ -87,11 +89,11 @@ class Issue(wiring.Component):
     """Members: `push`, `pushed` in; `full`, `empty`; `beat` and `head`, the instruction it belongs to, in the cycle of
     the issue; `settled` in: a lane write to a register that comes in the next cycle; `idle`: every pipeline is empty.
 
-    Deliberate bugs: `any_tag` lets every write end a chunk's wait, `deep_overtaken` drops the order of lane beats,
+    Deliberate bugs, while high: `any_tag` lets every write end a chunk's wait, `deep_overtaken` drops the order of lane beats,
     `no_gap` that of reductions, `port_shared` lets short writes take a reserved port.
     """
 
-    def __init__(self, *, any_tag: bool = False, deep_overtaken: bool = False, no_gap: bool = False, port_shared: bool = False):
+    def __init__(self, *, any_tag: Value = OFF, deep_overtaken: Value = OFF, no_gap: Value = OFF, port_shared: Value = OFF):
         self.any_tag = any_tag
         self.deep_overtaken = deep_overtaken
         self.no_gap = no_gap
@@ -185,7 +187,7 @@ class Issue(wiring.Component):
         for end in ends:
             read = tags.read_port(domain="comb")
             m.d.comb += read.addr.eq(end.at)
-            match = 1 if self.any_tag else read.data == end.tag
+            match = self.any_tag | (read.data == end.tag)
             cleared.append((end.valid & match, end.at))
         for bank, bits in enumerate(pending):
             gone = 0
@@ -253,9 +255,9 @@ class Issue(wiring.Component):
         m.d.comb += [
             blocked[0].eq((head.reads_a & waits(head.va)) | (head.reads_b & waits(head.vb)) | (head.reads_c & waits(head.vc))),
             blocked[1].eq((short | load) & waits(head.vd)),
-            blocked[2].eq(0 if self.port_shared else (short & taken_short) | (load & taken_load)),
-            blocked[3].eq(0 if self.deep_overtaken else lanes & (in_lanes >= depth_cycles)),
-            blocked[4].eq(0 if self.no_gap else reduces & (beat == 0) & (gap != 0)),
+            blocked[2].eq(~self.port_shared & ((short & taken_short) | (load & taken_load))),
+            blocked[3].eq(~self.deep_overtaken & lanes & (in_lanes >= depth_cycles)),
+            blocked[4].eq(~self.no_gap & reduces & (beat == 0) & (gap != 0)),
             blocked[5].eq((head.kind == Kind.VOTE) & (Array(compares)[head.pr] != 0)),
             going.eq((held != 0) & ~blocked.any()),
         ]

@@ -5,7 +5,7 @@ Timing: docs/microarchitecture/vector-core.md, lanes.
 
 from __future__ import annotations
 
-from amaranth import Array, Cat, Module, Mux, Signal
+from amaranth import Array, Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -13,6 +13,7 @@ from kohakutpu.isa.vector import Source
 
 from .cluster_l1 import Delay
 from .emit import shared
+from .parameters import OFF
 from .vector_alu import VectorAlu
 from .vector_issue import ALU_STAGES, BEAT, CHUNK, ENTRY, SETTLED, STAGE, TAG, Kind, Route
 
@@ -32,14 +33,14 @@ class Lanes(wiring.Component):
     """Members: `beat`, `head` in, in the cycle of the issue; `a`, `b`, `c` in, the chunk read in the next; `settled` out,
     a register write of the next cycle; `done`, `result`, `values`, `predicates` out, in the write cycle.
 
-    Deliberate bugs: `early_stage` makes the words of a chain's second stage arrive with the first's, `tail_off` writes one
+    Deliberate bugs, while high: `early_stage` makes the words of a chain's second stage arrive with the first's, `tail_off` writes one
     element too many.
     """
 
-    def __init__(self, *, exp2_wrap: bool = False, early_stage: bool = False, tail_off: bool = False):
+    def __init__(self, *, exp2_wrap: bool = False, early_stage: Value = OFF, tail_off: Value = OFF):
         self.exp2_wrap = exp2_wrap
         self.early_stage = early_stage
-        self.tail_off = int(tail_off)
+        self.tail_off = tail_off
         super().__init__(
             {
                 "beat": In(BEAT),
@@ -64,13 +65,10 @@ class Lanes(wiring.Component):
         # ---- the words of stages 1 to 3 follow their beat 15 cycles a stage later --------------------------------
         late = [head.stages[0]]
         for stage in range(1, 4):
-            cycles = ALU_STAGES * (stage - 1 if self.early_stage and stage == 1 else stage)
-            if cycles:
-                m.submodules[f"words{stage}"] = line = Delay(width=STAGE.size, cycles=cycles)
-                m.d.comb += line.enter.eq(head.stages[stage])
-                late.append(data.View(STAGE, line.leave))
-            else:
-                late.append(head.stages[stage])
+            m.submodules[f"words{stage}"] = line = Delay(width=STAGE.size, cycles=ALU_STAGES * stage)
+            m.d.comb += line.enter.eq(head.stages[stage])
+            late.append(data.View(STAGE, line.leave))
+        second_words = Mux(self.early_stage, head.stages[1], late[1])
         deep = [Signal(3 * ALU_STAGES, name=f"deep{depth}") for depth in (2, 4)]  # bit k: such a beat k + 1 cycles ago
         for code, bits in enumerate(deep, start=1):
             m.d.sync += bits.eq(Cat(enters & (head.depth == code), bits)[: len(bits)])
@@ -79,7 +77,7 @@ class Lanes(wiring.Component):
         words = [Signal(STAGE, name=f"word{place}") for place in range(4)]
         m.d.sync += [
             words[0].eq(late[0]),
-            words[1].eq(Mux(second, late[1], late[0])),
+            words[1].eq(Mux(second, second_words, late[0])),
             words[2].eq(Mux(deep[1][2 * ALU_STAGES - 1], late[2], late[0])),
             words[3].eq(Mux(deep[1][3 * ALU_STAGES - 1], late[3], Mux(deep[0][ALU_STAGES - 1], late[1], late[0]))),
         ]

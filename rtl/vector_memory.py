@@ -5,7 +5,7 @@ Timing: docs/microarchitecture/vector-core.md, blocks, fills, drains.
 
 from __future__ import annotations
 
-from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -17,6 +17,7 @@ from kohakutpu.isa.vector import PEER_RECORD, VDRAIN_PEER
 from .emit import shared
 from .fifo import Fifo
 from .link import FLIT, view
+from .parameters import OFF
 from .vector_walk import COUNT, DESCRIPTOR, L1_BITS, BurstWalker
 
 READ_BEATS = 256
@@ -28,10 +29,10 @@ REMOTE = 1  # rsvd[2]
 
 class L1(wiring.Component):
     """`words` words. Port A reads (`a_data` in the next cycle, as the word was before a write of this cycle) or writes; port B
-    writes, and wins. `a_wins` is a deliberate bug: port A's data stays.
+    writes, and wins. `a_wins`, while high, is a deliberate bug: port A's data stays.
     """
 
-    def __init__(self, *, words: int, a_wins: bool = False):
+    def __init__(self, *, words: int, a_wins: Value = OFF):
         self.words = words
         self.a_wins = a_wins
         address = (words - 1).bit_length()
@@ -58,7 +59,7 @@ class L1(wiring.Component):
             read.addr.eq(self.a_at), read.en.eq(1), self.a_data.eq(read.data),
         ]  # fmt: skip
         with m.If(both):
-            m.d.comb += (port_b if self.a_wins else port_a).en.eq(0)
+            m.d.comb += [port_a.en.eq(self.a_wins), port_b.en.eq(~self.a_wins)]
         return m
 
 
@@ -66,12 +67,12 @@ class FillEngine(wiring.Component):
     """VFILLs of the unit at (`x`, `y`) into requests to the port at `port`, and the places of the responses.
 
     Members: `start`, `descriptor`, `l1` in; `generating`, `open` (VFILLs whose last word has not landed); `request`,
-    `request_valid` out and `request_sent` in; `response`, `txn` in and, in the same cycle, `write` and `at` out. Deliberate bugs:
+    `request_valid` out and `request_sent` in; `response`, `txn` in and, in the same cycle, `write` and `at` out. Deliberate bugs, while high:
     `page_crossed` of the walker, `unlimited` does not wait for room among the outstanding requests.
     """
 
-    def __init__(self, *, x: int, y: int, port: tuple[int, int], l1_words: int, page_crossed: bool = False,
-                 unlimited: bool = False):  # fmt: skip
+    def __init__(self, *, x: int, y: int, port: tuple[int, int], l1_words: int, page_crossed: Value = OFF,
+                 unlimited: Value = OFF):  # fmt: skip
         self.node = node(x, y)
         self.port = node(*port)
         self.bits = (l1_words - 1).bit_length()
@@ -106,7 +107,7 @@ class FillEngine(wiring.Component):
             walker.load.eq(self.start),
             walker.descriptor.eq(self.descriptor),
             self.generating.eq(walker.valid),
-            self.request_valid.eq(walker.valid & ~(0 if self.unlimited else outstanding.full)),
+            self.request_valid.eq(walker.valid & (self.unlimited | ~outstanding.full)),
             walker.next.eq(self.request_sent),
             entering.target.eq(target),
             entering.count.eq(walker.count),
@@ -146,15 +147,15 @@ class DrainEngine(wiring.Component):
 
     Members: `start`, `word` (the instruction), `descriptor`, `length` in; `idle`; `read`, `at` out, an L1 read in this cycle,
     and `read_last`, it is the last of the VDRAIN; `data` in, what was read in the cycle before; `send`, `send_valid` out and
-    `send_ready` in. `long_bursts` is a deliberate bug: bursts grow past what
+    `send_ready` in. `long_bursts`, while high, is a deliberate bug: bursts grow past what
     a port takes.
     """
 
-    def __init__(self, *, x: int, y: int, port: tuple[int, int], l1_words: int, long_bursts: bool = False):
+    def __init__(self, *, x: int, y: int, port: tuple[int, int], l1_words: int, long_bursts: Value = OFF):
         self.node = node(x, y)
         self.port = node(*port)
         self.bits = (l1_words - 1).bit_length()
-        self.limit = WRITE_BEATS + 1 if long_bursts else WRITE_BEATS
+        self.limit = WRITE_BEATS + long_bursts
         super().__init__(
             {
                 "start": In(1),

@@ -5,7 +5,7 @@ Timing and rules: docs/microarchitecture/vector-core.md, receive.
 
 from __future__ import annotations
 
-from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -15,6 +15,7 @@ from kohakutpu.isa.signals import CU_DATA, CU_SIGNAL, SIGNAL_ON_COMPLETE, Signal
 from .emit import shared
 from .fifo import Fifo
 from .link import FLIT, view
+from .parameters import OFF
 
 ACKS = 8
 BUFFER = 0
@@ -26,11 +27,11 @@ class Receiver(wiring.Component):
     """Frames bursts for the unit at (`x`, `y`).
 
     Members: `take` and `flit` in, a CU_DATA flit; `write` and `at` out, its payload goes to L1; `raised`, F_CUDATA is raised; `full`,
-    no flit may be taken; `ack`, `ack_valid` out and `ack_sent` in. Deliberate bugs: `refused_silent` does not acknowledge
+    no flit may be taken; `ack`, `ack_valid` out and `ack_sent` in. Deliberate bugs, while high: `refused_silent` does not acknowledge
     what was refused, `last_ignored` does not end a burst that is short.
     """
 
-    def __init__(self, *, x: int, y: int, l1_words: int, refused_silent: bool = False, last_ignored: bool = False):
+    def __init__(self, *, x: int, y: int, l1_words: int, refused_silent: Value = OFF, last_ignored: Value = OFF):
         self.node = node(x, y)
         self.l1_words = l1_words
         self.refused_silent = refused_silent
@@ -91,7 +92,7 @@ class Receiver(wiring.Component):
             m.d.sync += [at.eq(at + 1), left.eq(left - 1)]
             final = left == 0
             m.d.comb += self.raised.eq(final ^ flit.last)
-            with m.If(final | (0 if self.last_ignored else flit.last)):
+            with m.If(final | (flit.last & ~self.last_ignored)):
                 m.d.sync += active.eq(0)
                 with m.If(flit.last):
                     m.d.comb += acks.push.eq(ending.signal)
@@ -102,7 +103,7 @@ class Receiver(wiring.Component):
             m.d.comb += answering.eq(known)
             with m.If(flit.last):
                 m.d.sync += refused.eq(refused & ~place)
-                m.d.comb += acks.push.eq(0 if self.refused_silent else known.signal)
+                m.d.comb += acks.push.eq(known.signal & ~self.refused_silent)
         with m.Elif(self.take & ~active & fits):
             m.d.sync += [active.eq(1), sender.eq(source), ending.eq(opened), at.eq(head.offset), left.eq(head.len)]
         with m.Elif(self.take):

@@ -5,10 +5,11 @@ Timing: docs/microarchitecture/vector-core.md, issue and lanes.
 
 from __future__ import annotations
 
-from amaranth import Array, Cat, Module, Mux, Signal
+from amaranth import Array, Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 
+from .parameters import OFF
 from .vector_alu import ONE
 from .vector_issue import CHUNK
 from .vector_lanes import LANES, LEAVES, LEAVING, WORD
@@ -22,10 +23,10 @@ class Registers(wiring.Component):
     a beat of the lanes; `short` and `load` in, writes (`WRITE`) of other pipelines; `vote_pr`, `vote_length` (VL - 1) and
     `vote_all` in, and in the next cycle `vote`, the word 1.0 or +0.
 
-    Deliberate bugs: `unless_ignored` takes pm 3 for 1, `tail_ignored` lets compares write elements past VL.
+    Deliberate bugs, while high: `unless_ignored` takes pm 3 for 1, `tail_ignored` lets compares write elements past VL.
     """
 
-    def __init__(self, *, unless_ignored: bool = False, tail_ignored: bool = False):
+    def __init__(self, *, unless_ignored: Value = OFF, tail_ignored: Value = OFF):
         self.unless_ignored = unless_ignored
         self.tail_ignored = tail_ignored
         super().__init__(
@@ -81,13 +82,13 @@ class Registers(wiring.Component):
             write_mask.eq(active & Mux(result.spread == LEAVES, (1 << LANES) - 1, inside)),
         ]
         wide = Signal(128)
-        compare_mask = active if self.tail_ignored else write_mask
+        compare_mask = Mux(self.tail_ignored, active, write_mask)
         m.d.comb += wide.eq(Mux(self.done & result.compare, compare_mask, 0) << Cat(0, 0, 0, 0, result.at.chunk))
         for p, bits in enumerate(predicates):
             with m.If(result.pr == p):
                 m.d.sync += bits.eq((bits & ~wide) | (lane_bits.replicate(8) & wide))
         enable = Signal(LANES)
-        where = result.pm[0] if self.unless_ignored else result.pm == 1
+        where = Mux(self.unless_ignored, result.pm[0], result.pm == 1)
         m.d.comb += enable.eq(write_mask & Mux(result.pm == 0, (1 << LANES) - 1, Mux(where, mask, ~mask)))
 
         # ---- register file -----------------------------------------------------------------------------------------

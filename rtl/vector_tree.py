@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from amaranth import Array, Cat, Const, Module, Mux, Signal
+from amaranth import Array, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from .emit import shared
+from .parameters import OFF
 from .vector_alu import MINUS_INF, NAN, PLUS_INF
 
 WORD = 24
@@ -30,6 +31,8 @@ class Node(IntEnum):
 
 class TreeAdder(wiring.Component):
     """`a` and `b` to `value`, `STAGES` cycles later, as `node` (`Node`) says; `a` is the left operand."""
+
+    APART = True
 
     def __init__(self):
         super().__init__({"node": In(2), "a": In(WORD), "b": In(WORD), "value": Out(WORD)})
@@ -153,10 +156,10 @@ TRAVELLER = data.StructLayout({"what": 2, "node": 2, "beat": 4, "last": 1, "scal
 class ReductionTree(wiring.Component):
     """Members: `leaf`, `leaves` in, a beat at the tree's input; `done`, `scalar`, `value` out: S is written in this cycle.
 
-    `keep_minus` is a deliberate bug: -0 is not made +0 where the identity would be added.
+    `keep_minus`, while high, is a deliberate bug: -0 is not made +0 where the identity would be added.
     """
 
-    def __init__(self, *, keep_minus: bool = False):
+    def __init__(self, *, keep_minus: Value = OFF):
         self.keep_minus = keep_minus
         super().__init__(
             {"leaf": In(LEAF), "leaves": In(LEAVES * WORD), "done": Out(1), "scalar": Out(4), "value": Out(WORD)}
@@ -166,7 +169,7 @@ class ReductionTree(wiring.Component):
         m = Module()
 
         def plus_zero(word):
-            return word if self.keep_minus else Mux(word[:23] == 0, 0, word)
+            return Mux(~self.keep_minus & (word[:23] == 0), 0, word)
 
         accumulators = [Signal(WORD, name=f"accumulator{k}") for k in range(ACCUMULATORS)]
         ending = Signal(TRAVELLER)  # the reduction whose accumulators enter the tree

@@ -5,12 +5,14 @@ Timing: docs/microarchitecture/vector-core.md, instructions from the endpoint, l
 
 from __future__ import annotations
 
-from amaranth import Array, Cat, Const, Module, Mux, Signal
+from amaranth import Array, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from kohakutpu.isa.memory import ADDRESS_WIDTH, WORD_BYTES
 from kohakutpu.isa.vector import DESCRIPTORS, DIMS, WALK_LIMIT, DescField
+
+from .parameters import OFF
 
 STRIDE, BOUND = 18, 16
 TOO_LONG = WALK_LIMIT + 1
@@ -141,11 +143,11 @@ class BurstWalker(wiring.Component):
     """The bursts of a VFILL or VDRAIN over memory: words of a row of dim 0 that follow each other, at most `limit`, and
     never over the end of a 4 KB page.
 
-    Members: `load`, `descriptor` in; `valid`, `address`, `count`, `last` out, from the next cycle on; `next` in. `page_crossed`
-    is a deliberate bug: bursts go on over the end of a page.
+    Members: `load`, `descriptor` in; `valid`, `address`, `count`, `last` out, from the next cycle on; `next` in. `page_crossed`,
+    while high, is a deliberate bug: bursts go on over the end of a page.
     """
 
-    def __init__(self, *, limit: int, page_crossed: bool = False):
+    def __init__(self, *, limit: int | Value, page_crossed: Value = OFF):
         self.limit = limit
         self.page_crossed = page_crossed
         super().__init__(
@@ -174,7 +176,7 @@ class BurstWalker(wiring.Component):
             self.count.eq(1),
         ]
         with m.If(joined):
-            within = page_left if not self.page_crossed else Const(WALK_LIMIT)
+            within = Mux(self.page_crossed, WALK_LIMIT, page_left)
             shorter = Mux(left[0] < within, left[0], within)
             m.d.comb += self.count.eq(Mux(shorter > self.limit, self.limit, shorter))
         row_ends = left[0] == self.count

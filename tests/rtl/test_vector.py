@@ -4,8 +4,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from amaranth import Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
 
 from kohakutpu.isa.flit import xy
+from rtl.link import LinkSignature
 from rtl.vector import FAULTS, VectorCore
 from sim.port_checker import Checked
 from sim.runner import BenchError
@@ -16,12 +20,39 @@ from support.top import LinkTop  # noqa: E402
 from vector_scenario import AT, INST_DEPTH, PORT, RECV_DEPTH  # noqa: E402
 
 
-def run(simulator="verilator", fault=None, l1_words=512, **environment):
+
+
+class Planted(wiring.Component):
+    """A core whose planted fault is chosen while it runs: all of them in one build."""
+
+    def __init__(self, **parameters):
+        self.parameters = parameters
+        super().__init__({"in_link": In(LinkSignature()), "out_link": Out(LinkSignature()), "planted": In(range(len(FAULTS) + 1))})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.core = core = VectorCore(**self.parameters, fault=self.planted)
+        wiring.connect(m, wiring.flipped(self.in_link), core.in_link)
+        wiring.connect(m, wiring.flipped(self.out_link), core.out_link)
+        return m
+
+
+def run(simulator="verilator", planted=False, l1_words=512, exp2_wrap=False, **environment):
     x, y = xy(AT)
-    core = VectorCore(x=x, y=y, port=xy(PORT), l1_words=l1_words, inst_depth=INST_DEPTH, recv_depth=RECV_DEPTH, fault=fault)
+    parameters = {"x": x, "y": y, "port": xy(PORT), "l1_words": l1_words, "inst_depth": INST_DEPTH, "recv_depth": RECV_DEPTH,
+                  "exp2_wrap": exp2_wrap}  # fmt: skip
+    core = Planted(**parameters) if planted else VectorCore(**parameters)
+    test = "every_planted_fault_is_found" if planted else "lives_like_the_model"
     top = LinkTop(Checked(core, node=AT))
-    return run_bench(top, "bench_vector", name="vector_core", simulator=simulator, l1_words=l1_words, **environment)
+    return run_bench(
+        top, "bench_vector", name="vector_core", simulator=simulator, tests=[test], l1_words=l1_words,
+        exp2_wrap=exp2_wrap, **environment,
+    )  # fmt: skip
 
 
 def test_random_lives():
     run(seeds="1,2,3,4,5,6,7,8")
+
+
+def test_every_planted_fault_is_found():
+    run(planted=True, seeds="1,2,3,4,5,6,7,8,9,10,11,12")

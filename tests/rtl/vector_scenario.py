@@ -6,13 +6,15 @@ import random
 from collections import deque
 
 from kohakutpu.isa import vector as isa
-from kohakutpu.isa.flit import Flit, FlitType, node
+from kohakutpu.isa.flit import Flit, FlitType, node, xy
 from kohakutpu.isa.memory import ADDRESS_WIDTH, WORD_BYTES, decode_request
 from kohakutpu.isa.signals import CU_CTRL_REQUEST, CU_DATA, CU_SIGNAL, SignalCode
 from kohakutpu.isa.vector import ALU_OPS, Mode, Opcode, RedKind
 
 AT, PORT, HOST = node(1, 2), node(0, 2), node(1, 1)
 SENDERS = [node(2, 2), node(3, 1), HOST]
+MEETING = node(15, 15)  # a drain to here is answered with flits to L1 word `HOT`, which the core is using
+HOT = 5
 INST_DEPTH, RECV_DEPTH = 12, 16
 BUS = 0x100_0000  # where memory drains go; fills read from below
 CHAIN = {Mode.FLAT: 1, Mode.D2: 2, Mode.D4: 4}
@@ -109,6 +111,11 @@ class Kernel:
                 self.set_length(16 * chance.randint(1, 8))
             if self.mode != Mode.TREE:
                 self.set_mode(Mode.TREE)
+            if chance.random() < 0.2:  # nothing but -0, which no product or sum of other things leaves in all places
+                self.set_length(128)
+                self.immediate(1, 0x800000)
+                self.add(Opcode.VBCAST, sa=1, vd=1, va=1)
+                self.add(Opcode.VRED, vd=chance.randrange(1, 16), va=1, kind=RedKind.SUM)
         for _ in range(chance.choice([1, 1, 1, 2])):
             self.add(Opcode.VRED, vd=chance.randrange(1, 16), va=self.any_register(), vb=self.any_register(), kind=kind,
                      pr=chance.randrange(4))  # fmt: skip
@@ -134,6 +141,8 @@ class Kernel:
         chance = self.chance
         which = chance.random()
         if which < 0.5:
+            if chance.random() < 0.3:  # words apart: as many requests
+                self.descriptors += [(4, 1, 64 << 16 | 60)] + [(4, d, 1) for d in (2, 3, 4)]
             self.add(Opcode.VFILL, ad=chance.choice([4, 5]), l1=chance.randrange(512))
         elif which < 0.8:
             self.add(Opcode.VDRAIN, ad=6, l1=chance.randrange(512))
@@ -142,6 +151,17 @@ class Kernel:
                      buf=chance.randrange(16), signal=chance.randrange(2))  # fmt: skip
         if chance.random() < 0.4:
             self.add(Opcode.VBAR)
+
+    def meeting(self) -> None:
+        """Stores, loads and arriving flits at one L1 word."""
+        x, y = xy(MEETING)
+        self.set_length(16)
+        self.descriptors += [(0, 0, HOT)] + [(0, d, 1) for d in range(1, 5)]
+        self.add(Opcode.VDRAIN, peer=1, ad=7, l1=HOT, x=x, y=y, buf=0, signal=0)
+        for place in range(24):
+            register = place % self.registers
+            self.add(Opcode.VST, ad=0, vd=register, dtype=1)
+            self.add(Opcode.VLD, ad=0, vd=register, dtype=1)
 
     def loop(self) -> None:
         """Up to 15 words, now and then with a chain or an immediate across its end."""
@@ -179,8 +199,10 @@ class Kernel:
             self.set_mode(chance.choice(list(Mode)))
         elif kind == 18:
             self.immediate(chance.randrange(16), chance.choice([chance.getrandbits(24), *SPECIALS]))
-        else:
+        elif chance.random() < 0.5:
             self.add(Opcode.VBAR)
+        else:
+            self.meeting()
 
     def mistake(self) -> None:
         """A word that faults, and some behind it that must not run."""
@@ -281,10 +303,10 @@ def instructions(chance: random.Random, kernel: Kernel) -> list[Flit]:
     ]
 
 
-def burst(chance: random.Random, source: int, l1_words: int, *, bad: bool) -> list[Flit]:
-    """A CU_DATA burst; a bad one is refused, short or long."""
-    length = chance.choice([1, 1, 2, 5, 9])
-    offset = chance.randrange(l1_words - length + 1)
+def burst(chance: random.Random, source: int, l1_words: int, *, bad: bool = False, offset: int | None = None) -> list[Flit]:
+    """A CU_DATA burst, to one word if it names an `offset`; a bad one is refused, short or long."""
+    length = chance.choice([1, 1, 2, 5, 9]) if offset is None else 1
+    offset = chance.randrange(l1_words - length + 1) if offset is None else offset
     buf = 0
     sent = length
     if bad:
@@ -323,6 +345,7 @@ class World:
         self.seed = seed
         self.l1_words = l1_words
         self.noise = chance.choice([0.0, 0.02, 0.06]) if hostile else 0.0
+        self.bad = chance.choice([0.0, 0.0, 0.1, 0.4])  # share of bursts that raise F_CUDATA
         self.latency = chance.choice([(1, 1), (20, 20), (1, 40)])
         self.memory: dict[int, int] = {}
         self.free = 0
@@ -353,6 +376,9 @@ class World:
             self.targets.extend((request.addr + WORD_BYTES * beat) % (1 << ADDRESS_WIDTH) for beat in range(request.len + 1))
         elif flit.dst == PORT and flit.type == FlitType.MEM_WR_DATA and self.targets:
             self.memory[self.targets.popleft()] = flit.payload
+        if flit.type == FlitType.CU_DATA and flit.dst == MEETING:
+            for _ in range(4):
+                self.source.send(*burst(self.chance, HOST, self.l1_words, offset=HOT))
         if self.owed in self.noisy and self.chance.random() < self.noise:
             self._disturb()
 
@@ -369,16 +395,11 @@ class World:
 
     def _disturb(self) -> None:
         chance, kind = self.chance, self.chance.randrange(10)
-        if kind < 3:
-            self.source.send(*burst(chance, chance.choice(SENDERS), self.l1_words, bad=False))
-        elif kind < 5:
-            one = deque(burst(chance, SENDERS[0], self.l1_words, bad=chance.random() < 0.3))
-            two = deque(burst(chance, SENDERS[1], self.l1_words, bad=chance.random() < 0.3))
-            while one or two:  # their flits mixed
-                queue = chance.choice([item for item in (one, two) if item])
-                self.source.send(queue.popleft())
-        elif kind == 5:
-            self.source.send(*burst(chance, chance.choice(SENDERS), self.l1_words, bad=True))
+        if kind < 6:
+            bad = chance.random() < self.bad
+            bursts = [deque(burst(chance, node, self.l1_words, bad=bad)) for node in chance.sample(SENDERS, 1 + bad)]
+            while left := [flits for flits in bursts if flits]:  # two at once are mixed, and one of them is refused
+                self.source.send(chance.choice(left).popleft())
         elif kind < 8:
             index = chance.choice([0, 1, 2, 3, 3, 9])
             self.source.send(Flit(AT, HOST, FlitType.CU_CTRL, chance.getrandbits(8), 1, 0, CU_CTRL_REQUEST.pack(index=index)))
