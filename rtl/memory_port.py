@@ -115,7 +115,7 @@ class MemoryPort(wiring.Component):
         # Data before acknowledgements, which are passed over once at most, and nothing inside a unit.
         inside = Signal()
         owed = Signal()
-        ack = writes.ack_valid & ~(0 if self.fault == "port-splits-entries" else inside)
+        ack = writes.ack_valid & (~inside | (self.fault == "port-splits-entries"))
         sends = reads.send_valid & ~(ack & owed)
         m.d.comb += [
             self.response.eq(Mux(sends, reads.send, writes.ack)),

@@ -203,7 +203,8 @@ _WRITE = """\
 
 _RESET = """\
       p@_ar_ok <= 1; p@_w_ok <= 1; p@_open <= 0; p@_rv <= 0; p@_bv <= 0;
-      p@_r_put = 0; p@_r_get = 0; p@_b_put = 0; p@_b_get = 0; p@_next_read = 0; p@_next_beat = 0;"""
+      p@_r_put = 0; p@_r_get = 0; p@_b_put = 0; p@_b_get = 0; p@_next_read = 0; p@_next_beat = 0;
+      p@_rdata <= 0; p@_rmark <= 0; p@_bid <= 0;"""
 
 
 def image(pieces: Iterable[tuple[int, bytes]]) -> str:

@@ -64,7 +64,7 @@ FAULTS = [name for name in (*memory_port.FAULTS, *memory_window.FAULTS) if name 
 @pytest.mark.parametrize("fault", [*FAULTS, "quantiser-layout-stuck"])
 def test_every_planted_fault_is_found(fault):
     with pytest.raises(BenchError, match="failed: |not complete XML|no result file"):
-        live(fault=fault, seeds="1,2")
+        live("icarus", fault=fault, cycles=1600, length=50, host=10, seeds="2,1")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ PAGE = 4096
 WORD = 32
 SIZE = 5
 FIXED, INCR = 0, 1
+READY = 0b10100  # bready and rready
 FIXED_BEATS = 16  # the longest FIXED burst of AXI4
 PLACES = {name: (sum(width((n,)) for n in HOST_STATUS[:i]), width((name,))) for i, name in enumerate(HOST_STATUS)}
 
@@ -80,8 +81,8 @@ class HostDriver:
         self.addresses: deque[Burst] = deque()
         self.words: deque[tuple[int, int, int]] = deque()
         self.flags = -1
-        self._drive(0)
-        self._drive(0b10100)
+        dut.host_aw.value = dut.host_ar.value = dut.host_w.value = 0
+        self._drive(READY)
 
     def _drive(self, flags: int) -> None:
         if flags != self.flags:
@@ -151,7 +152,7 @@ class HostDriver:
         self.total = len(pieces)
 
     def _offer(self) -> None:
-        flags = 0b10100
+        flags = READY
         if self.current is not None:
             writing = self.current.data is not None
             if self.addresses:
