@@ -9,7 +9,7 @@ from kohakutpu.compiler import compile_kernel
 from kohakutpu.machine import load
 
 from .kernel_options import kernel_arguments, kernel_of, knobs_of, options_of, shapes_of
-from .output import write_atomically
+from .output import check_writable, write_atomically
 
 HELP = "compile a kernel and show what it became"
 
@@ -24,6 +24,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    if args.output:
+        check_writable(args.output)
     artifact = compile_kernel(kernel_of(args), load(args.machine), shapes_of(args), knobs_of(args), options_of(args))
     if args.flits:
         text = artifact.flit_listing()

@@ -15,7 +15,7 @@ from kohakutpu.conformance.cycles import rows_of
 from kohakutpu.conformance.cycles import table as table_of_cycles
 from kohakutpu.conformance.registry import CHECKS, GoldenError, survey
 
-from .output import write_atomically
+from .output import check_writable, write_atomically
 
 HELP = "check golden vectors and recordings"
 
@@ -27,6 +27,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    if args.cycles:
+        check_writable(args.cycles)
     known, unknown = survey(args.directory)
     if args.only:
         known = [name for name in known if name in args.only]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+import tokenize
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from kohakutpu.lang.kernel import Kernel, load
 from kohakutpu.machine import list_machines
 
 DEFAULT_MACHINE = "mm_mesh"
+MOST_EXTENT = 1 << 32
 
 
 class ArgumentError(ValueError):
@@ -52,6 +54,8 @@ def shapes_of(args: argparse.Namespace) -> dict[str, tuple[int, ...]]:
         if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", text):
             raise ArgumentError(f"--shape {name}={text}: expected positive extents joined by x, such as {name}=32x64")
         shapes[name] = tuple(int(extent) for extent in text.split("x"))
+        if max(shapes[name]) > MOST_EXTENT:
+            raise ArgumentError(f"--shape {name}={text}: an extent is at most {MOST_EXTENT:,}")
     return shapes
 
 
@@ -80,7 +84,7 @@ def read_array(name: str, path: str) -> np.ndarray:
         raise ArgumentError(f"--in {name}={path}: there is no such file")
     try:
         array = np.load(Path(path), allow_pickle=False)
-    except (ValueError, EOFError):
+    except (ValueError, EOFError, SyntaxError, tokenize.TokenError, MemoryError):
         raise ArgumentError(f"--in {name}={path}: not a .npy array of numbers") from None
     if not isinstance(array, np.ndarray) or array.dtype not in (np.dtype(np.float16), np.dtype(np.uint16)):
         kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__

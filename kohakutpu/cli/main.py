@@ -41,12 +41,23 @@ def status_of(error: Exception) -> int | None:
     return None
 
 
+class Escape(RuntimeError):
+    """Code that was loaded tried to end the process: a run that did not happen must not look like one that did."""
+
+
+def handle(args: argparse.Namespace) -> int:
+    try:
+        return args.handler(args)
+    except SystemExit as error:
+        raise Escape(f"the code that was loaded ended the process (status {error.code}) before there was a result") from error
+
+
 def main(argv: list[str] | None = None) -> int:
     command = "error"
     try:
         args = build_parser().parse_args(argv)
         command = args.command
-        return args.handler(args)
+        return handle(args)
     except BrokenPipeError:
         # The reader of a pipe has gone; keep the interpreter from complaining about it on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

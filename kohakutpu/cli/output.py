@@ -15,10 +15,22 @@ def check_writable(path: Path) -> None:
     """Refuse an output path early, before the work whose result it would hold."""
     if path.is_dir():
         raise OutputError(f"cannot write {path}: it is a directory")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        # A rename would put a plain file in place of a link, a pipe or a device.
+        raise OutputError(f"cannot write {path}: it is a link or no plain file, and an output replaces what it names")
     if not path.parent.is_dir():
         raise OutputError(f"cannot write {path}: there is no directory {path.parent}")
     if not os.access(path.parent, os.W_OK):
         raise OutputError(f"cannot write {path}: {path.parent} is not writable")
+
+
+def check_outputs(paths: list[Path]) -> None:
+    """`check_writable` for all of them, which must be different files."""
+    for path in paths:
+        check_writable(path)
+    for index, path in enumerate(paths):
+        if path.resolve() in [other.resolve() for other in paths[:index]]:
+            raise OutputError(f"{path} is named for two outputs")
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +23,12 @@ from kohakutpu.model import faults
 from .kernel_options import (
     ArgumentError, kernel_arguments, kernel_of, knobs_of, options_of, pairs, read_array, shapes_of,
 )  # fmt: skip
-from .output import check_writable, write_atomically
+from .output import check_outputs, write_atomically
 from .progress import rounds
 from .report import print_comparisons, print_machine
 
 HELP = "run a kernel and compare with its meaning"
+MOST_ELEMENTS = 1 << 28  # of a random operand; no machine's memory holds more
 ENGINES = ("model", "reference")
 
 
@@ -75,8 +77,13 @@ def operands_of(kernel: Kernel, args: argparse.Namespace) -> dict[str, np.ndarra
         return arrays
     if files:
         raise ArgumentError("--random makes every operand: it does not go with --in")
+    if args.random < 0:
+        raise ArgumentError(f"--random {args.random}: a seed is not negative")
     shapes = shapes_of(args)
     kernel.solve(shapes)
+    for name, shape in shapes.items():
+        if math.prod(shape) > MOST_ELEMENTS:
+            raise ArgumentError(f"--shape {name}={'x'.join(map(str, shape))}: more than {MOST_ELEMENTS:,} elements")
     random = np.random.default_rng(args.random)
     return {name: random.normal(0, 0.3, shapes[name]).astype(np.float16) for name in names}
 
@@ -96,8 +103,7 @@ def main(args: argparse.Namespace) -> int:
         raise ArgumentError(f"{kernel.name} has no output {', '.join(unknown)}; it has {', '.join(p.name for p in kernel.outputs)}")
     if args.timeout is not None and args.timeout < 1:
         raise ArgumentError(f"--timeout {args.timeout}: expected at least one cycle")
-    for path in filter(None, (*map(Path, targets.values()), args.report, args.trace)):
-        check_writable(path)
+    check_outputs([path for path in (*map(Path, targets.values()), args.report, args.trace) if path])
     operands = operands_of(kernel, args)
     if args.engine == "reference":
         for name, given in (("--trace", args.trace), ("--fault", args.fault)):

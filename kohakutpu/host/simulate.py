@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,7 @@ class ModelRun:
     """A `Run` on the cycle models with what the machine counted meanwhile.
 
     `flits` is {node name: {flit type: count}} of what each endpoint sent; `dram_read` and `dram_written` are bytes
-    moved by the memory ports, host transfers not included.
+    moved by the memory ports, host transfers not included; `steps` counts the visits of blocks that it took.
     """
 
     run: Run
@@ -44,12 +44,12 @@ class ModelRun:
     dram_read: int
     dram_written: int
     host_accesses: int
-    steps: int = field(default=0)
+    steps: int
 
     def to_dict(self) -> dict:
         return {
             "cycles": self.cycles, "flits": self.flits, "flit_hops": self.hops, "dram_read_bytes": self.dram_read,
-            "dram_written_bytes": self.dram_written, "host_register_accesses": self.host_accesses,
+            "dram_written_bytes": self.dram_written, "host_register_accesses": self.host_accesses, "block_steps": self.steps,
         }  # fmt: skip
 
 

@@ -177,7 +177,62 @@ def test_runs_without_skipping_take_the_same_cycles(call, tmp_path):
         report = tmp_path / f"{len(extra)}.json"
         assert call("run", SILU, *EXAMPLE, "--report", report, *extra)[0] == 0
         cycles.append(json.loads(report.read_text()))
-    assert cycles[0] == cycles[1]
+    visited = [record.pop("block_steps") for record in cycles]
+    assert cycles[0] == cycles[1] and visited[1] > 2 * visited[0]
+
+
+def test_run_ends_with_1_on_a_difference_and_writes_what_the_machine_made(call, tmp_path):
+    made, meant, report = tmp_path / "y.npy", tmp_path / "z.npy", tmp_path / "r.json"
+    status, out, _ = call("run", SILU, *EXAMPLE, "--fault", "vector-alu-sign", "--out", f"y={made}", "--report", report)
+    assert status == 1 and "NOT byte-equal" in out and json.loads(report.read_text())["byte_equal"] is False
+    call("run", SILU, "--engine", "reference", *EXAMPLE, "--out", f"y={meant}")
+    assert (np.load(made).view(np.uint16) != np.load(meant).view(np.uint16)).any()
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_sim_remembers_a_wrong_run_whichever_it_is(call, monkeypatch, wrong):
+    from kohakutpu.cli import sim
+
+    calls = []
+
+    def spoilt(artifact, expected, found):
+        calls.append(artifact)
+        if len(calls) - 1 == wrong:
+            found = {name: value ^ 1 for name, value in found.items()}
+        return compare(artifact, expected, found)
+
+    compare = sim.compare
+    monkeypatch.setattr(sim, "compare", spoilt)
+    assert call("sim")[0] == 1 and len(calls) == 2
+
+
+@pytest.mark.parametrize("where", ["body", "file"])
+def test_a_kernel_that_ends_the_process_is_no_success(call, tmp_path, where):
+    stop = "raise SystemExit(0)"
+    body, top = (stop, "") if where == "body" else ("y <<= x", stop)
+    text = f"from kohakutpu import lang as L\nfrom kohakutpu.lang import kernel\n{top}\n@kernel\ndef k(x=L.In(...), y=L.Out(...)):\n    {body}\n"
+    (tmp_path / "k.py").write_text(text)
+    status, _, err = call("run", f"{tmp_path}/k.py:k", "--random", "1", "--shape", "x=16")
+    assert status == 2 and "ended the process" in err
+
+
+def test_outputs_are_plain_files_of_their_own(call, tmp_path):
+    (tmp_path / "real").write_text("kept")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    status, _, err = call("run", SILU, *EXAMPLE, "--out", f"y={tmp_path}/link")
+    assert status == 2 and "no plain file" in err and (tmp_path / "real").read_text() == "kept" and (tmp_path / "link").is_symlink()
+    status, _, err = call("run", SILU, *EXAMPLE, "--out", "y=/dev/null")
+    assert status == 2 and "no plain file" in err
+    status, _, err = call("run", SILU, *EXAMPLE, "--out", f"y={tmp_path}/a", "--report", f"{tmp_path}/a")
+    assert status == 2 and "two outputs" in err
+
+
+@pytest.mark.parametrize("header", [b"{'descr': '<f2', 'fortran_order': False, 'shape': (32,", b"{'descr': '<f2', 'fortran_order': False, 'shape': (1000000, 1000000), }"])
+def test_a_damaged_array_file_is_refused(call, tmp_path, header):
+    body = header + b" " * (118 - len(header)) + b"\n"
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body)
+    status, _, err = call("run", SILU, "--in", f"x={tmp_path}/x.npy", "--in", f"w={tmp_path}/x.npy")
+    assert status == 2 and "not a .npy array" in err and "Traceback" not in err
 
 
 @pytest.mark.parametrize(
@@ -191,6 +246,9 @@ def test_runs_without_skipping_take_the_same_cycles(call, tmp_path):
         (["run", SILU, *EXAMPLE, "--random", "1"], "does not go with --in"),
         (["run", SILU, *EXAMPLE, "--engine", "reference", "--fault", "x"], "does not go with"),
         (["run", SILU, *EXAMPLE, "--timeout", "0"], "at least one cycle"),
+        (["run", SILU, "--random", "-1", *SHAPES], "not negative"),
+        (["run", SILU, "--random", "1", "--shape", "x=99999999x99999999", "--shape", "w=1x99999999"], "more than"),
+        (["compile", SILU, "--shape", "x=99999999999999999999999x64", "--shape", "w=32x64"], "an extent is at most"),
         (["run", SILU, *EXAMPLE, "--report", "/no/such/r.json"], "there is no directory /no/such"),
         (["run", SILU, *EXAMPLE, "--out", "y=/tmp"], "is a directory"),
         (["compile", SILU, *SHAPES, "--knob", "part=0"], "knob part: expected an integer of at least 1"),

@@ -188,6 +188,19 @@ def test_an_output_that_is_not_wholly_written_is_refused():
 
 
 @kernel
+def half_filled(x=L.In(K), w=L.In(M, K), y=L.Out(M, K)):
+    t = L.temp(M, K)
+    with units(x.parts(4)) as e:
+        t[1 * e] <<= w[1 * e] * 2.0
+    y <<= t + w
+
+
+def test_reading_a_temporary_that_is_not_wholly_written_is_refused():
+    with pytest.raises(InterpreterError, match="read where nothing has been written"):
+        run(half_filled, {"x": np.ones(8, np.float16), "w": np.ones((3, 8), np.float16)})
+
+
+@kernel
 def reads_first(x=L.In(...), y=L.Out(...)):
     t = L.temp(...)
     y <<= t + x
