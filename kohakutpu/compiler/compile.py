@@ -21,7 +21,7 @@ from .core import CoreState
 from .deal import deal
 from .expressions import memory_constant, register_constant
 from .layouts import Flat, Layout, Tile
-from .placement import place
+from .placement import Reach, place
 from .programs import l1_room
 from .refusals import PAGE, CompileError
 from .rounds import schedule
@@ -131,6 +131,7 @@ class _Compilation:
             stride = -(-layout.bytes // PAGE) * PAGE
             images[name] = BufferImage(name, buffer.role, shape, layout, buffer.copies(self.extents), stride, 0)
         constants: dict[str, BufferImage] = {}
+        reach: dict[str, Reach] = {}
         for number, stage in enumerate(self.program.stages):
             if isinstance(stage, ElementwiseStage):
                 target = self.program.buffers[stage.target]
@@ -140,13 +141,18 @@ class _Compilation:
                     elements=int(np.prod(target.element_shape(self.extents))),
                 )  # fmt: skip
                 self.plans[number] = plan
+                for name, far in plan.reach().items() if self.published else ():
+                    held = reach.get(name, Reach())
+                    reach[name] = Reach(max(held.read, far.read), max(held.written, far.written))
                 for name, pattern in plan.constants.items():
                     size = max(plan.stride * 16, constants[name].layout.halves if name in constants else 0)
                     layout = Flat((size,))
                     constants[name] = BufferImage(name, "constant", (size,), layout, 1, layout.bytes, 0, fill=pattern)
         order = {"in": 0, "out": 0, "temp": 1}
         ordered = dict(sorted(images.items(), key=lambda item: order[item[1].role]))
-        return place(ordered | constants, self.machine.memory.bytes, self.options.addresses, self.options.allow_overlap)
+        return place(
+            ordered | constants, self.machine.memory.bytes, self.options.addresses, self.options.allow_overlap, reach
+        )
 
     # ---- instructions ----
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kohakutpu.isa import vector as isa
 from kohakutpu.isa.vector import Opcode
@@ -20,6 +20,7 @@ from .expressions import (
     registers_needed,
 )  # fmt: skip
 from .layouts import HALVES, WORD
+from .placement import Reach
 from .programs import (
     CHUNK,
     DEPENDENT_CYCLES,
@@ -68,7 +69,19 @@ class Plan:
         spans = self.spans.values()
         if not published:
             return sum(span.words for span in spans)
-        return sum(math.ceil(span.words / _published_run(span)) * _published_run(span) for span in spans)
+        return sum(_published_words(span) for span in spans)
+
+    def reach(self) -> dict[str, Reach]:
+        """How far the published program, which moves whole runs, reads and writes from each buffer's address."""
+        found: dict[str, Reach] = {}
+        for span in self.spans.values():
+            size = _published_words(span) * WORD
+            for name, offset in zip(self.names, span.operands, strict=True):
+                held = found.get(name, Reach())
+                found[name] = replace(held, read=max(held.read, offset + size))
+            held = found.get(self.stage.target, Reach())
+            found[self.stage.target] = replace(held, written=max(held.written, span.target + size))
+        return found
 
 
 def constant_name(value: float) -> str:
@@ -210,6 +223,12 @@ def _published(plan: Plan, span: Span, images, state: CoreState, known, room: in
 def _published_run(span: Span) -> int:
     """Words of one run: the span in whole chunks, up to 8 of them."""
     return min(math.ceil(span.words / CHUNK), PUBLISHED_GRAIN // isa.VL_MAX) * CHUNK
+
+
+def _published_words(span: Span) -> int:
+    """Words that the published program moves for an instance, the last run whole."""
+    run = _published_run(span)
+    return math.ceil(span.words / run) * run
 
 
 def _seeded(plan: Plan, known, operands: int) -> Constants:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from .artifact import BufferImage
 from .layouts import WORD, Entry
@@ -14,10 +14,24 @@ def _pages(size: int) -> int:
     return -(-size // PAGE) * PAGE
 
 
+@dataclass(frozen=True)
+class Reach:
+    """Bytes from a buffer's address that instructions touch, where whole runs go past its end: read, and written."""
+
+    read: int = 0
+    written: int = 0
+
+
 def place(
-    images: Mapping[str, BufferImage], memory: int, addresses: Mapping[str, int], allow_overlap: bool
+    images: Mapping[str, BufferImage],
+    memory: int,
+    addresses: Mapping[str, int],
+    allow_overlap: bool,
+    reach: Mapping[str, Reach],
 ) -> dict[str, BufferImage]:
     """The buffers with their addresses, in the order given; `memory` is the machine's size in bytes.
+
+    What is written past the end of a buffer must hit no other one, and what is read there must be memory.
 
     Raises CompileError for an address of an unknown buffer, one that is not aligned or outside the memory, an overlap
     (unless `allow_overlap`), and for buffers that do not fit.
@@ -25,25 +39,34 @@ def place(
     for name in addresses:
         if name not in images:
             raise CompileError(f"addresses: there is no buffer {name!r}; there are {', '.join(images)}")
-    taken: list[tuple[int, int, str]] = []
+    taken: list[tuple[int, int, str]] = []  # pages that no other buffer is placed in
+    spans: list[tuple[int, int, str]] = []  # what the placed buffers hold or are written to
     placed: dict[str, BufferImage] = {}
     for name, address in addresses.items():
         image = images[name]
         grain = FILL_ALIGN if isinstance(image.layout, Entry) else WORD
         if isinstance(address, bool) or not isinstance(address, int) or address < 0 or address % grain:
             raise CompileError(f"addresses: {name} at {address!r}; a multiple of {grain} is expected")
-        if address + image.bytes > memory:
-            raise CompileError(f"addresses: {name} at {address:#x} ends past the memory of {memory} bytes")
-        for first, end, other in taken:
-            if first < address + image.bytes and address < end and not allow_overlap:
+        past = reach.get(name, Reach())
+        size = max(image.bytes, past.written)
+        touched = max(size, past.read)
+        if address + touched > memory:
+            raise CompileError(
+                f"addresses: {name} at {address:#x} ends past the memory of {memory} bytes"
+                + (f": its {image.bytes} bytes are worked on in whole runs, {touched} bytes" * (touched > image.bytes))
+            )
+        for first, end, other in spans:
+            if first < address + size and address < end and not allow_overlap:
                 raise CompileError(f"addresses: {name} at {address:#x} overlaps {other} at {first:#x}..{end:#x}")
-        taken.append((address, address + _pages(image.bytes), name))
+        spans.append((address, address + size, name))
+        taken.append((address, address + _pages(touched), name))
         placed[name] = replace(image, address=address)
     cursor = 0
     for name, image in images.items():
         if name in placed:
             continue
-        size = _pages(image.bytes)
+        past = reach.get(name, Reach())
+        size = _pages(max(image.bytes, past.read, past.written))
         while True:
             clash = [end for first, end, _ in taken if first < cursor + size and cursor < end]
             if not clash:

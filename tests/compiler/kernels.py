@@ -166,3 +166,9 @@ def computed_operand(x=L.In(M, K), w=L.In(N, K), y=L.Out(M, N), *, gm=2, gn=2, n
     h <<= L.sigmoid(x)
     with units(h.tiles(gm), w.tiles(gn)) as (i, j):
         y[i, j] <<= product(h, w, i, j, gm, gn, nk)
+
+
+@kernel
+def relu_and_half(x=L.In(...), y=L.Out(...), z=L.Out(...)):
+    y <<= L.relu(x)
+    z <<= x * 0.5

@@ -1,5 +1,7 @@
 """Where buffers stand."""
 
+import itertools
+
 import pytest
 
 from kohakutpu.compiler import CompileError, Options, compile_kernel
@@ -7,7 +9,7 @@ from kohakutpu.kernels.linear import matmul
 from kohakutpu.machine import Dram
 
 from .conftest import build_machine
-import itertools
+from .kernels import relu_and_half
 
 SHAPES = {"a": (33, 70), "b": (20, 70)}
 
@@ -73,3 +75,38 @@ def test_a_memory_that_is_just_large_enough():
 def test_unknown_options(options):
     with pytest.raises(CompileError, match=r"is none of (default, published|registers, arrays)"):
         Options(**options)
+
+
+# ---- what is written past a buffer's end ------------------------------------------------------------------
+
+
+END = 1 << 28
+ODD = {"x": (1040,)}  # 2080 bytes: a run of 8 chunks and one word
+
+
+def two_results(machine, lowering, addresses):
+    return compile_kernel(relu_and_half, machine, ODD, {"part": 2048}, Options(lowering, addresses=addresses))
+
+
+@pytest.mark.parametrize("order", [("x", "y"), ("y", "x")])
+def test_what_published_runs_write_past_the_end_overlaps_in_either_order(bench, order):
+    addresses = {name: {"x": 2080, "y": 0}[name] for name in order}
+    assert two_results(bench, "default", addresses).buffer("x").address == 2080
+    with pytest.raises(CompileError, match=r"addresses: [xy] at .* overlaps [xy] at"):
+        two_results(bench, "published", addresses)
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_published_runs_stay_inside_the_memory(bench, name):
+    assert two_results(bench, "default", {name: END - 2080}).buffer(name).address == END - 2080
+    with pytest.raises(CompileError, match=rf"{name} at 0xffff7e0 ends past .*: its 2080 bytes .* whole runs, 4096 bytes"):
+        two_results(bench, "published", {name: END - 2080})
+    assert two_results(bench, "published", {name: END - 4096}).buffer(name).address == END - 4096
+
+
+def test_a_page_more_than_the_memory_is_refused():
+    """Two pages of buffers, then one word more: the memory is counted to the page."""
+    machine = build_machine(memory=Dram(bytes=64 << 10))
+    compile_kernel(relu_and_half, machine, {"x": (10 * 1024,)})
+    with pytest.raises(CompileError, match=r"z \(20512 bytes\) does not fit: .* take 67584 bytes of pages"):
+        compile_kernel(relu_and_half, machine, {"x": (10 * 1024 + 16,)})
