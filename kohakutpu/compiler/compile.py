@@ -178,9 +178,9 @@ class _Compilation:
                 streams = elementwise.lower(plan, nodes, self.images, states, self.extents.dims, self.published, room)
             stages.append(record)
             writers += self._writers(stage)
-            depths = {node: unit.inst_depth for node, unit in self.units[record.unit].items()}
             rounds += schedule(
-                number, record.unit, streams, record.nodes, depths, self.machine.staging_flits, self.published
+                number, record.unit, streams, record.nodes, self.machine.credit_limit, self.machine.staging_flits,
+                self.published,
             )  # fmt: skip
         trace = self.trace
         return Artifact(

@@ -1,7 +1,7 @@
 """Instruction streams to rounds: what is staged at once, kicked, and awaited (spec: rounds; placement and sequencing).
 
 A round's flits fit the staging area, its commands the command list, and its kicks stay below the credit it seeds, which
-is what the smallest instruction FIFO among its nodes holds. Each node that a round makes signal is awaited in that
+is the machine's limit: what the smallest of its instruction FIFOs holds. Each node that a round makes signal is awaited in that
 round, for everything it will send: completions of its own flits, and acknowledgements of its own drains.
 """
 
@@ -38,19 +38,19 @@ def schedule(
     unit: str,
     streams: Mapping[Key, Sequence[int]],
     nodes: Mapping[Key, int],
-    depths: Mapping[int, int],
+    credit: int,
     staging: int,
     published: bool,
 ) -> list[Round]:
-    """The rounds of stage `number`. `depths` are the nodes' instruction FIFOs."""
+    """The rounds of stage `number`, each of which seeds `credit`."""
     if published:
-        packed = _pack_instances(streams, unit, nodes, depths, staging)
+        packed = _pack_instances(streams, unit, nodes, credit, staging)
     else:
-        packed = _pack_nodes(streams, nodes, depths, staging)
-    return [_round(number, unit, windows, depths, last=windows is packed[-1]) for windows in packed]
+        packed = _pack_nodes(streams, nodes, credit, staging)
+    return [_round(number, unit, windows, credit, last=windows is packed[-1]) for windows in packed]
 
 
-def _fits(windows: Sequence[Window], unit: str, depths: Mapping[int, int], staging: int) -> bool:
+def _fits(windows: Sequence[Window], unit: str, credit: int, staging: int) -> bool:
     """Whether a round of these windows respects staging, commands and credit."""
     awaited = {n for n, _ in windows}
     for _, items in windows:
@@ -59,17 +59,17 @@ def _fits(windows: Sequence[Window], unit: str, depths: Mapping[int, int], stagi
     return (
         sum(len(items) for _, items in windows) <= staging
         and commands <= COMMANDS
-        and len(windows) < min(depths[n] for n, _ in windows)
+        and len(windows) < credit
     )
 
 
-def _pack_instances(streams, unit: str, nodes, depths, staging: int) -> list[list[Window]]:
+def _pack_instances(streams, unit: str, nodes, credit: int, staging: int) -> list[list[Window]]:
     """As published: windows of one instance each, in the order of the instances, as many as fit."""
     rounds: list[list[Window]] = []
     for key in sorted(streams):
         for window in _cut(streams[key], staging):
             made = (nodes[key], [(key, payload) for payload in window])
-            if not rounds or not _fits([*rounds[-1], made], unit, depths, staging):
+            if not rounds or not _fits([*rounds[-1], made], unit, credit, staging):
                 rounds.append([])
             rounds[-1].append(made)
     return rounds
@@ -79,13 +79,13 @@ def _cut(items: Sequence, size: int) -> list[Sequence]:
     return [items[first : first + size] for first in range(0, len(items), size)]
 
 
-def _pack_nodes(streams, nodes, depths, staging: int) -> list[list[Window]]:
+def _pack_nodes(streams, nodes, credit: int, staging: int) -> list[list[Window]]:
     """One window a node and round, so that every node works in every round."""
     queues: dict[int, list[Item]] = {}
     for key in sorted(streams):
         queues.setdefault(nodes[key], []).extend((key, payload) for payload in streams[key])
     rounds = []
-    for group in _groups(queues, depths, staging):
+    for group in _groups(queues, credit, staging):
         count = math.ceil(sum(len(queues[n]) for n in group) / staging)
         while sum(math.ceil(len(queues[n]) / count) for n in group) > staging:
             count += 1
@@ -100,16 +100,15 @@ def _pack_nodes(streams, nodes, depths, staging: int) -> list[list[Window]]:
     return rounds
 
 
-def _groups(queues: Mapping[int, list[Item]], depths: Mapping[int, int], staging: int) -> list[list[int]]:
+def _groups(queues: Mapping[int, list[Item]], credit: int, staging: int) -> list[list[int]]:
     """Nodes that can share a round: by commands (an await for the node and one for its receiver), credit, staging."""
     most = (COMMANDS - ROUND_COMMANDS) // (KICK_COMMANDS + 2 * AWAIT_COMMANDS)
-    most = min(most, min(depths[n] for n in queues) - 1, staging)
+    most = min(most, credit - 1, staging)
     return _cut(list(queues), most)
 
 
-def _round(number: int, unit: str, windows: Sequence[Window], depths: Mapping[int, int], *, last: bool) -> Round:
-    credits = min(depths[n] for n, _ in windows)
-    steps: list[Step] = [Seed(credits)]
+def _round(number: int, unit: str, windows: Sequence[Window], credit: int, *, last: bool) -> Round:
+    steps: list[Step] = [Seed(credit)]
     flits: list[Flit] = []
     owners: list[Key] = []
     signals: Counter[int] = Counter()

@@ -13,12 +13,19 @@ from .transport import CONTROL_BASE, Transport, TransportError
 # A repeated write of the same value may be skipped: the hardware leaves them alone and a write is no event.
 SHADOWED = frozenset({registers.PROG_DST.name, registers.PROG_BASE.name, registers.PROG_LEN.name})
 RX_DRAIN_POPS = 32
+POLLS_PER_CHECK = 256  # polls in vain between two looks at STATUS: seldom, since a look takes the machine's time
 # Waits are counted in the transport's own clock.
 DEFAULT_TIMEOUT = {"cycles": 2_000_000, "s": 30.0}
 
 
 class NoAnswer(TransportError):
     """A register did not take the awaited value in time; the text ends with the machine's own report."""
+
+    exit_status = 4
+
+
+class AgentError(TransportError):
+    """The agent refused something: more credit than its limit, or a dispatch past the end of staging."""
 
     exit_status = 4
 
@@ -53,10 +60,11 @@ class Driver:
         """Read until every named field has the wanted value.
 
         Raises `NoAnswer` after `timeout` of the transport's clock, naming the register, what was wanted, what was
-        read last, and what the machine is doing.
+        read last, and what the machine is doing; `AgentError` when the agent reports that it refused something.
         """
         limit = self.timeout if timeout is None else timeout
         start = self.transport.now
+        polls = 0
         while True:
             seen = self.read(register, index)
             if all(seen[name] == value for name, value in want.items()):
@@ -69,7 +77,24 @@ class Driver:
                     f"{what}: {register.name}[{index:#x}] still reads {got} after {limit:,} {self.transport.unit}, "
                     f"wanted {wanted}" + (f"\n{report}" if report else "")
                 )
+            polls += 1
+            if polls % POLLS_PER_CHECK == 0:
+                self.check_error(what)
             self.transport.pause()
+
+    def check_error(self, what: str) -> None:
+        """Raise `AgentError` when STATUS says that the agent refused a write."""
+        if self.read(registers.STATUS)["error"]:
+            report = self.transport.diagnose()
+            raise AgentError(
+                f"{what}: the agent reports an error (STATUS.error): PROG_CRED was given more credit than the machine's "
+                "limit, or a kick named flits past the end of staging" + (f"\n{report}" if report else "")
+            )
+
+    def clear_error(self) -> None:
+        """Forget an error of before, so that the next one shows."""
+        if self.read(registers.STATUS)["error"]:
+            self.write(registers.IRQ_STAT, **dict.fromkeys(registers.IRQ_STAT.layout.fields, 1))
 
     # ---- programs ------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import numpy as np
 from kohakutpu.compiler.artifact import Artifact, Await, BufferImage, Kick, Round, Seed
 from kohakutpu.isa import registers
 
-from .driver import Driver, NoAnswer
+from .driver import AgentError, Driver, NoAnswer
 from .transport import MEMORY_BASE, WORD
 
 
@@ -99,9 +99,11 @@ class Loader:
     def run(self, artifact: Artifact, operands: Mapping[str, np.ndarray]) -> Run:
         """Load operands, run every round, read the results back.
 
-        Raises `LoadError` for wrong operands and `NoAnswer` for a machine that stops, with the round named.
+        Raises `LoadError` for wrong operands, `NoAnswer` for a machine that stops and `AgentError` for what the agent
+        refuses, with the round named.
         """
         self.driver.identify()
+        self.driver.clear_error()
         self.load(artifact, operands)
         return self.execute(artifact)
 
@@ -115,8 +117,8 @@ class Loader:
                 if round_.ends_stage:
                     written = (written + artifact.stages[round_.stage].words) & 0xFFFF
                     self.driver.poll(registers.AUX_STAT, writes=written, what="waiting for the stage's words in memory")
-            except NoAnswer as error:
-                raise NoAnswer(f"{artifact.kernel}, round {number} of {len(artifact.rounds)}: {error}") from error
+            except (AgentError, NoAnswer) as error:
+                raise type(error)(f"{artifact.kernel}, round {number} of {len(artifact.rounds)}: {error}") from error
             if self.progress is not None:
                 self.progress(number + 1, len(artifact.rounds))
         elapsed = self.transport.now - start

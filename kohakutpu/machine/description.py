@@ -154,6 +154,11 @@ class Machine:
         return tuple(sorted((*self.clusters, *self.vectors), key=lambda unit: (unit.y, unit.x)))
 
     @property
+    def credit_limit(self) -> int:
+        """The most dispatch credit there is: what the smallest instruction FIFO of the machine holds."""
+        return min(unit.inst_depth for unit in self.units)
+
+    @property
     def grid_hi(self) -> int:
         """GRID_HI as CAPS reports it: one bound for both axes."""
         return max(self.nx, self.ny)

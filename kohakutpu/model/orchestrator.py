@@ -43,7 +43,7 @@ class Orchestrator(Agent):
         self.faults = faults & FAULTS.keys()
         self.mirror = mirror if mirror is not None else [0] * reg.NODE_STATUS.count
         self.staging = staging if staging is not None else [0] * (machine.staging_flits * reg.FLIT_WORDS)
-        self.credit_limit = min(unit.inst_depth for unit in machine.units)
+        self.credit_limit = machine.credit_limit
         self.rx = Fifo(machine.rx_depth)
         self.overflow = False
         self.error = False

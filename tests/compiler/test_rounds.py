@@ -21,7 +21,7 @@ def made(lengths, nodes=4, depth=512, staging=128, published=False, unit="vector
     """Rounds of instances with these stream lengths, dealt over `nodes` nodes."""
     streams = {(n,): [payload] * length for n, length in enumerate(lengths)}
     places = deal(streams, [node(1 + n % 14, 1 + n // 14) for n in range(nodes)])
-    rounds = schedule(0, unit, streams, places, dict.fromkeys(places.values(), depth), staging, published)
+    rounds = schedule(0, unit, streams, places, depth, staging, published)
     return streams, places, rounds
 
 
@@ -62,7 +62,7 @@ def test_an_instances_flits_keep_their_order():
     payloads = [vector.RUN.encode(pc=n) for n in range(300)]
     streams = {(0,): payloads, (1,): payloads[:50]}
     for published in (False, True):
-        rounds = schedule(0, "vector", streams, {(0,): 0x11, (1,): 0x12}, {0x11: 64, 0x12: 64}, 128, published)
+        rounds = schedule(0, "vector", streams, {(0,): 0x11, (1,): 0x12}, 64, 128, published)
         for key, stream in streams.items():
             sent = [f.payload for r in rounds for f, k in zip(r.flits, r.instances, strict=True) if k == key]
             assert sent == stream
@@ -78,7 +78,7 @@ def test_the_default_keeps_every_node_busy():
 @pytest.mark.parametrize("published", [False, True])
 def test_acknowledgements_belong_to_the_round_of_their_drain(published):
     stream = [GEMM] * 100 + [SEND] + [GEMM] * 100 + [SEND]
-    rounds = schedule(0, "cluster", {(0,): stream}, {(0,): 0x11}, {0x11: 64}, 128, published)
+    rounds = schedule(0, "cluster", {(0,): stream}, {(0,): 0x11}, 64, 128, published)
     acks = [[a.count for a in r.awaits if a.node == RECEIVER] for r in rounds]
     assert acks == [[3], [3]]
     assert all(a.acks == (3 if a.node == RECEIVER else 0) for r in rounds for a in r.awaits)
@@ -86,13 +86,13 @@ def test_acknowledgements_belong_to_the_round_of_their_drain(published):
 
 
 def test_a_quiet_drain_owes_nothing():
-    rounds = schedule(0, "cluster", {(0,): [QUIET]}, {(0,): 0x11}, {0x11: 64}, 128, False)
+    rounds = schedule(0, "cluster", {(0,): [QUIET]}, {(0,): 0x11}, 64, 128, False)
     assert [a.node for a in rounds[0].awaits] == [0x11]
 
 
 def test_two_senders_to_one_receiver_are_awaited_once():
     rounds = schedule(
-        0, "cluster", {(0,): [SEND], (1,): [SEND]}, {(0,): 0x11, (1,): 0x12}, {0x11: 8, 0x12: 8}, 128, True
+        0, "cluster", {(0,): [SEND], (1,): [SEND]}, {(0,): 0x11, (1,): 0x12}, 8, 128, True
     )
     assert [(a.node, a.count, a.acks) for a in rounds[0].awaits] == [(0x11, 1, 0), (RECEIVER, 6, 6), (0x12, 1, 0)]
 
