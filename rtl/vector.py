@@ -16,7 +16,7 @@ from kohakutpu.isa.vector import DESC, DESC_DIM, IMEM, RUN, Envelope
 from .emit import shared
 from .endpoint import EndpointBase
 from .link import LinkSignature, view
-from .parameters import OFF, known_fault
+from .parameters import OFF, known_fault, power_of_two
 from .vector_decode import Decode
 from .vector_fetch import Fetch
 from .vector_formats import FromFp16, FromFp32, ToFp16, to_fp32
@@ -70,8 +70,7 @@ class VectorCore(wiring.Component):
 
     def __init__(self, *, x: int, y: int, port: tuple[int, int], l1_words: int, inst_depth: int, recv_depth: int,
                  exp2_wrap: bool = False, fault: str | Value | None = None):  # fmt: skip
-        if isinstance(l1_words, bool) or not isinstance(l1_words, int) or not 64 <= l1_words <= 512 or l1_words & (l1_words - 1):
-            raise TypeError(f"VectorCore l1_words must be a power of two from 64 to 512, not {l1_words!r}")
+        power_of_two("VectorCore", 64, 512, l1_words=l1_words)
         if not isinstance(exp2_wrap, bool):
             raise TypeError(f"VectorCore exp2_wrap must be a bool, not {exp2_wrap!r}")
         self.planted = self._numbered(fault)

@@ -11,7 +11,7 @@ from kohakutpu.isa.memory import ADDRESS_WIDTH, WORD_BYTES, decode_request
 from kohakutpu.isa.signals import CU_CTRL_REQUEST, CU_DATA, CU_SIGNAL, SignalCode
 from kohakutpu.isa.vector import ALU_OPS, Mode, Opcode, RedKind
 
-AT, PORT, HOST = node(1, 2), node(0, 2), node(1, 1)
+AT, PORT, HOST = node(1, 0), node(0, 1), node(1, 1)
 SENDERS = [node(2, 2), node(3, 1), HOST]
 MEETING = node(15, 15)  # a drain to here is answered with flits to L1 word `HOT`, which the core is using
 HOT = 5
