@@ -18,6 +18,7 @@ HOST = int(os.environ.get("HOST", "25"))
 LATENCY = int(os.environ["LATENCY"])
 PACE = int(os.environ.get("PACE", "1"))
 SIZES = {"queue_depth": int(os.environ.get("QUEUE_DEPTH", "64")), "write_slots": int(os.environ.get("WRITE_SLOTS", "16"))}
+CHECKS = [f"port_{i}_" for i in range(len(NODES))]
 SEEDS = [int(word) for word in os.environ.get("SEEDS", "1,2,3,4").split(",")]
 
 
@@ -36,7 +37,7 @@ async def lives_like_the_model(dut):
     backdoor = Backdoor(dut)
     names = ["agent_link", *(f"in_link_{i}" for i in range(len(NODES)))]
     sinks = [f"out_link_{i}" for i in range(len(NODES))]
-    links = await Links.start(dut, sources=names, sinks=sinks, checks=())
+    links = await Links.start(dut, sources=names, sinks=sinks, checks=CHECKS, probing=0)
     for position, seed in enumerate(SEEDS):
         before = contents(seed)
         model = Model(latency=LATENCY, pace=PACE, **SIZES)
@@ -62,6 +63,7 @@ async def lives_like_the_model(dut):
         for index, (got, want) in enumerate(zip(host.done, done)):
             assert got == want, f"seed {seed}: host transfer {index}: {got}, the model {want}"
         assert len(host.done) == len(done), f"{len(host.done)} host transfers were done, {len(done)} by the model"
+        assert not links.broken(), f"seed {seed}: {links.broken()}"
         image = await backdoor.dump(0, BYTES)
         want = model.agent.memory.read(0, BYTES)
         wrong = [at for at in range(0, BYTES, 32) if image[at : at + 32] != want[at : at + 32]]

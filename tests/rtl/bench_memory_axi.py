@@ -24,6 +24,12 @@ HALF = BYTES // 2  # reads below it, writes above it
 HOST_AREA = 12 << 10  # of the written half, at its end: the host's
 REQUESTS = int(os.environ.get("REQUESTS", "120"))
 BUDGET = 60_000
+LINKS = {
+    "sources": ["agent_link", *(f"in_link_{i}" for i in range(len(NODES)))],
+    "sinks": [f"out_link_{i}" for i in range(len(NODES))],
+    "checks": [f"port_{i}_" for i in range(len(NODES))],
+    "probing": 0,
+}
 
 
 def pauses(seed: str, share: float):
@@ -120,8 +126,7 @@ async def bytes_and_rules(dut, share):
     chance = random.Random(seed)
     before = chance.randbytes(HALF) + b"\xaa" * HALF
     rig = Rig(dut, before, share)
-    names = ["agent_link", *(f"in_link_{i}" for i in range(len(NODES)))]
-    links = await Links.start(dut, sources=names, sinks=[f"out_link_{i}" for i in range(len(NODES))], checks=())
+    links = await Links.start(dut, **LINKS)
     image = bytearray(before)
     wanted = []
     for port in range(len(NODES)):
@@ -149,6 +154,7 @@ async def bytes_and_rules(dut, share):
     wrong = [at for at in range(0, BYTES, 32) if rig.memory[at : at + 32] != image[at : at + 32]]
     assert not wrong, f"memory differs in words {[hex(at) for at in wrong[:8]]}"
     check_rules(dut)
+    await links.finish()
     assert int(dut.errors.value) == int(dut.refused.value) == 0
     dut._log.warning(f"{answers} answers at {share}, {links.cycle} cycles")
 
@@ -164,7 +170,7 @@ def check_rules(dut) -> None:
 async def what_the_window_refuses(dut):
     """DECERR in order, whatever stands before and behind, and not a byte changed."""
     rig = Rig(dut, b"\xaa" * BYTES, 0.3)
-    await Links.start(dut, sources=["in_link_0"], sinks=["out_link_0"], checks=())
+    await Links.start(dut, **LINKS)
     host = rig.host
     upload = APERTURE_ADDRESS.encode(aperture=Aperture.UPLOAD_A, local=0x800)
     bad_writes = [
@@ -219,7 +225,7 @@ async def errors_of_the_memory_are_counted(dut):
             await real(address, data)
 
         ram.read_if._read, ram.write_if._write = read_part, write_part
-    links = await Links.start(dut, sources=["agent_link", "in_link_0", "in_link_1"], sinks=["out_link_0", "out_link_1"], checks=())
+    links = await Links.start(dut, **LINKS)
     chance = random.Random(1)
     source = links.sources["in_link_0"]
     source.send(*burst(chance, 0, SOURCES[0], 4, addr=missing), *burst(chance, 0, SOURCES[0], 4, addr=0))

@@ -16,6 +16,7 @@ from rtl.memory_window import HOST_AXI, MemoryWindow
 from rtl.memory_write import COUNT_BITS
 from sim.axi_checker import COUNTER_BITS, RULES, AxiChecker
 from sim.dram import BackdoorSignature, Dram
+from sim.port_checker import Checked, CheckSignature
 
 AGENT_QUEUE = 16
 LONGEST, LONGEST_HOST = 8, 128  # beats of a burst
@@ -50,7 +51,7 @@ class MemoryRig(wiring.Component):
         self.dram = Dram(ports=len(nodes) + 1, memory_bytes=memory_bytes, **dram) if dram else None
         count = len(nodes)
         members = {"in_link": In(LinkSignature()).array(count), "out_link": Out(LinkSignature()).array(count)}
-        members |= {"agent_link": In(LinkSignature())}
+        members |= {"agent_link": In(LinkSignature())} | {f"port_{i}_check": Out(CheckSignature()) for i in range(count)}
         members |= {name: Out(bits * count) for name, bits in COUNTERS.items()}
         pins = {
             "host_aw": In(width(HOST_ADDRESS, "aw")), "host_ar": In(width(HOST_ADDRESS, "ar")), "host_w": In(width(HOST_DATA)),
@@ -79,7 +80,10 @@ class MemoryRig(wiring.Component):
         settled = Signal(len(self.nodes))
         for i, (node, engine) in enumerate(zip(self.nodes, self.engines)):
             m.submodules[f"engine_{i}"] = engine
-            m.submodules[f"port_{i}"] = port = shared(AgentPort, agent=True, memory=True)
+            # `busy` of a memory port depends on the flit's type, so that it is never probed
+            inner = shared(AgentPort, agent=True, memory=True)
+            m.submodules[f"port_{i}"] = port = Checked(inner, node=None, unit=False)
+            wiring.connect(m, port.check, wiring.flipped(getattr(self, f"port_{i}_check")))
             wiring.connect(m, wiring.flipped(self.in_link[i]), port.in_link)
             wiring.connect(m, port.out_link, wiring.flipped(self.out_link[i]))
             wiring.connect(m, port.memory, engine.in_link)
