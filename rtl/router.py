@@ -6,7 +6,7 @@ Timing: docs/microarchitecture.md, router. Three cycles from acceptance to a val
 from __future__ import annotations
 
 from amaranth import Cat, Module, Mux, Signal
-from amaranth.lib import wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from .emit import shared
@@ -38,6 +38,99 @@ def masked_turns(x: int, y: int, grid_x: int, grid_y: int) -> frozenset[tuple[in
             masked |= {(inner, WEST)} if west else set()
             masked |= {(inner, EAST)} if east else set()
     return frozenset(masked)
+
+
+class InputStage(wiring.Component):
+    """An input's FIFO and its holding register.
+
+    Members: `link`; `head_x` and `head_y`, the destination at the FIFO's head, and `route`, its one-hot output; `ask` and
+    `held`, what the holding register asks for (0 when empty) and its flit; `granted` in.
+    """
+
+    APART = True
+
+    def __init__(self, *, depth: int, fault: str | None = None):
+        self.depth = depth
+        self.fault = fault
+        super().__init__(
+            {
+                "link": In(LinkSignature()),
+                "head_x": Out(4),
+                "head_y": Out(4),
+                "route": In(5),
+                "ask": Out(5),
+                "held": Out(FLIT),
+                "granted": In(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.fifo = fifo = Fifo(width=FLIT.size, depth=self.depth)
+        head = data.View(FLIT, fifo.head)
+        load = Signal()
+        m.d.comb += [
+            fifo.push.eq(self.link.valid),
+            fifo.push_data.eq(self.link.flit),
+            self.link.busy.eq(fifo.full),
+            self.head_x.eq(head.dst_x),
+            self.head_y.eq(head.dst_y),
+            load.eq(fifo.valid & ((self.ask == 0) | self.granted)),
+            fifo.pop.eq(load),
+        ]
+        with m.If(load):
+            m.d.sync += [self.held.eq(head), self.ask.eq(self.route)]
+        with m.Elif(self.granted):
+            m.d.sync += self.ask.eq(0)
+        if self.fault == "dropped-last":
+            with m.Elif(self.ask != 0):
+                m.d.sync += self.held.last.eq(0)
+        return m
+
+
+class OutputStage(wiring.Component):
+    """An output's arbiter and register, for the inputs (by port number) that have wires to it.
+
+    Members: `link`; `pointer`, the first port in turn; `ask` and `held` of each input; `grant`, one-hot.
+    """
+
+    APART = True
+
+    def __init__(self, *, inputs: tuple[int, ...], fault: str | None = None):
+        self.inputs = inputs
+        self.fault = fault
+        super().__init__(
+            {
+                "link": Out(LinkSignature()),
+                "pointer": In(range(5)),
+                "ask": In(len(inputs)),
+                "held": In(FLIT).array(len(inputs)),
+                "grant": Out(len(inputs)),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        link = self.link
+        free = Signal()
+        winner = Signal(len(self.inputs))
+        m.d.comb += [
+            free.eq(1 if self.fault == "lost-hold" else ~(link.valid & link.busy)),
+            self.grant.eq(winner & free.replicate(len(self.inputs))),
+        ]
+        # The first requester at or after the pointer wins; assigned last, it overrides those further on.
+        for start in range(5):
+            with m.If(self.pointer == start):
+                for index, _ in sorted(enumerate(self.inputs), key=lambda item: (item[1] - start) % 5, reverse=True):
+                    with m.If(self.ask[index]):
+                        m.d.comb += winner.eq(1 << index)
+        with m.If(free):
+            m.d.sync += link.valid.eq(self.ask.any())
+            with m.Switch(winner):
+                for index, flit in enumerate(self.held):
+                    with m.Case(1 << index):
+                        m.d.sync += link.flit.eq(flit)
+        return m
 
 
 class Router(wiring.Component):
@@ -90,59 +183,24 @@ class Router(wiring.Component):
         pointer = Signal(range(5))
         if self.fault != "stuck-pointer":
             m.d.sync += pointer.eq(Mux(pointer == 4, 0, pointer + 1))
-        # What each input asks for, as seen in its holding register, and whether it is granted this cycle.
-        asks = [Signal(5, name=f"ask_{port}") for port in PORTS]
-        granted = [Signal(name=f"granted_{port}") for port in PORTS]
-        held = [Signal(FLIT, name=f"held_{port}", reset_less=True) for port in PORTS]
-        for index, port in enumerate(PORTS):
-            link = getattr(self, f"in_{port}")
-            fifo = shared(Fifo, width=FLIT.size, depth=self.fifo_depth)
-            m.submodules[f"fifo_{port}"] = fifo
-            head = Signal(FLIT, name=f"head_{port}")
-            load = Signal(name=f"load_{port}")
-            m.d.comb += [
-                fifo.push.eq(link.valid),
-                fifo.push_data.eq(link.flit),
-                link.busy.eq(fifo.full),
-                head.eq(fifo.head),
-                load.eq(fifo.valid & ((asks[index] == 0) | granted[index])),
-                fifo.pop.eq(load),
-            ]
-            route = self.route(m, head.dst_x, head.dst_y, port)
-            with m.If(load):
-                m.d.sync += [held[index].eq(head), asks[index].eq(route)]
-            with m.Elif(granted[index]):
-                m.d.sync += asks[index].eq(0)
-            if self.fault == "dropped-last":
-                with m.Elif(asks[index] != 0):
-                    m.d.sync += held[index].last.eq(0)
-        grants = []
+        # The stages know nothing of a router's place, so that one module of each kind serves all routers.
+        sources = []
+        for port in PORTS:
+            fault = self.fault if self.fault == "dropped-last" else None
+            m.submodules[f"input_{port}"] = stage = shared(InputStage, depth=self.fifo_depth, fault=fault)
+            wiring.connect(m, wiring.flipped(getattr(self, f"in_{port}")), stage.link)
+            m.d.comb += stage.route.eq(self.route(m, stage.head_x, stage.head_y, port))
+            sources.append(stage)
+        grants = [[] for _ in PORTS]
         for output, port in enumerate(PORTS):
-            link = getattr(self, f"out_{port}")
-            inputs = [index for index in range(5) if (index, output) not in masked]
-            free = Signal(name=f"free_{port}")
-            wants = Signal(5, name=f"wants_{port}")
-            winner = Signal(5, name=f"winner_{port}")
-            grant = Signal(5, name=f"grant_{port}")
-            m.d.comb += [
-                free.eq(1 if self.fault == "lost-hold" else ~(link.valid & link.busy)),
-                wants.eq(Cat(asks[i][output] if i in inputs else 0 for i in range(5))),
-                grant.eq(winner & free.replicate(5)),
-            ]
-            # The first requester at or after the pointer wins; assigned last, it overrides those further on.
-            for start in range(5):
-                with m.If(pointer == start):
-                    for step in reversed(range(5)):
-                        candidate = (start + step) % 5
-                        if candidate in inputs:
-                            with m.If(wants[candidate]):
-                                m.d.comb += winner.eq(1 << candidate)
-            chosen = 0
-            for i in inputs:
-                chosen |= held[i].as_value() & winner[i].replicate(FLIT.size)
-            with m.If(free):
-                m.d.sync += [link.flit.eq(chosen), link.valid.eq(wants.any())]
-            grants.append(grant)
-        for index in range(5):
-            m.d.comb += granted[index].eq(Cat(grant[index] for grant in grants).any())
+            inputs = tuple(index for index in range(5) if (index, output) not in masked)
+            fault = self.fault if self.fault == "lost-hold" else None
+            m.submodules[f"output_{port}"] = stage = shared(OutputStage, inputs=inputs, fault=fault)
+            wiring.connect(m, stage.link, wiring.flipped(getattr(self, f"out_{port}")))
+            m.d.comb += stage.pointer.eq(pointer)
+            for position, index in enumerate(inputs):
+                m.d.comb += [stage.ask[position].eq(sources[index].ask[output]), stage.held[position].eq(sources[index].held)]
+                grants[index].append(stage.grant[position])
+        for source, grant in zip(sources, grants):
+            m.d.comb += source.granted.eq(Cat(*grant).any())
         return m

