@@ -14,8 +14,11 @@ from .transport import CONTROL_BASE, Transport, TransportError
 SHADOWED = frozenset({registers.PROG_DST.name, registers.PROG_BASE.name, registers.PROG_LEN.name})
 RX_DRAIN_POPS = 32
 POLLS_PER_CHECK = 256  # polls in vain between two looks at STATUS: seldom, since a look takes the machine's time
-# Waits are counted in the transport's own clock.
+# Waits are counted in the transport's own clock. Where the transport shows progress, the default budget is one of
+# silence, and a wait as a whole may take `PATIENCE` of them.
 DEFAULT_TIMEOUT = {"cycles": 2_000_000, "s": 30.0}
+PATIENCE = 100
+LOOKS = 16  # times within a budget that progress is looked at
 
 
 class NoAnswer(TransportError):
@@ -31,12 +34,16 @@ class AgentError(TransportError):
 
 
 class Driver:
-    """The agent's register window at `base`; every field goes through the register tables."""
+    """The agent's register window at `base`; every field goes through the register tables.
+
+    A given `timeout` bounds every wait; the default one counts from the machine's last sign of life.
+    """
 
     def __init__(self, transport: Transport, base: int = CONTROL_BASE, *, timeout: float | None = None):
         self.transport = transport
         self.base = base
         self.timeout = DEFAULT_TIMEOUT[transport.unit] if timeout is None else timeout
+        self.patient = timeout is None
         self._shadow: dict[str, int] = {}
 
     def forget(self) -> None:
@@ -59,22 +66,33 @@ class Driver:
     def poll(self, register: Register, index: int = 0, *, what: str, timeout: float | None = None, **want: int) -> None:
         """Read until every named field has the wanted value.
 
-        Raises `NoAnswer` after `timeout` of the transport's clock, naming the register, what was wanted, what was
-        read last, and what the machine is doing; `AgentError` when the agent reports that it refused something.
+        Raises `NoAnswer` after the driver's timeout, or this one, naming the register, what was wanted, what was read
+        last, and what the machine is doing; `AgentError` when the agent reports that it refused something.
         """
         limit = self.timeout if timeout is None else timeout
-        start = self.transport.now
+        start = alive = looked = self.transport.now
+        patient = self.patient and timeout is None
+        progress = self.transport.progress if patient else None
         polls = 0
         while True:
             seen = self.read(register, index)
             if all(seen[name] == value for name, value in want.items()):
                 return
-            if self.transport.now - start > limit:
+            now = self.transport.now
+            if progress is not None and now - looked > limit / LOOKS:
+                looked, before, progress = now, progress, self.transport.progress
+                alive = now if progress != before else alive
+            if now - alive > limit or now - start > PATIENCE * limit:
+                spent = f"{limit:,} {self.transport.unit}"
+                if now - alive <= limit:
+                    spent = f"{PATIENCE * limit:,} {self.transport.unit}, the most a wait may take, though flits still move"
+                elif progress is not None:
+                    spent += f" without a sign of life ({now - start:,} in all)"
                 wanted = " ".join(f"{name}={value}" for name, value in want.items())
                 got = " ".join(f"{name}={seen[name]}" for name in want)
                 report = self.transport.diagnose()
                 raise NoAnswer(
-                    f"{what}: {register.name}[{index:#x}] still reads {got} after {limit:,} {self.transport.unit}, "
+                    f"{what}: {register.name}[{index:#x}] still reads {got} after {spent}, "
                     f"wanted {wanted}" + (f"\n{report}" if report else "")
                 )
             polls += 1

@@ -45,5 +45,12 @@ class ModelTransport(Transport):
     def pause(self) -> None:
         self.system.engine.advance(POLL_INTERVAL)
 
+    @property
+    def progress(self) -> int:
+        """Flits that links accepted and words that memory ports served; neither grows by polling."""
+        engines = [port.memory for port in self.system.ports]
+        words = sum(engine.reads + engine.writes for engine in engines)
+        return words + sum(link.count for link in self.system.engine.links)
+
     def diagnose(self) -> str:
         return report(self.system)

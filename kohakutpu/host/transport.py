@@ -53,6 +53,11 @@ class Transport(ABC):
     def pause(self) -> None:
         """Wait a little between two polls."""
 
+    @property
+    def progress(self) -> int | None:
+        """A count that moves while the machine works by itself; None where nobody can know."""
+        return None
+
     def diagnose(self) -> str:
         """What the machine is doing, for the report of a time-out; empty where nobody can know."""
         return ""

@@ -8,7 +8,7 @@ import pytest
 from kohakutpu.compiler import Options, compile_kernel
 from kohakutpu.compiler.artifact import Seed
 from kohakutpu.host.compare import compare
-from kohakutpu.host.driver import AgentError, Driver
+from kohakutpu.host.driver import DEFAULT_TIMEOUT, AgentError, Driver, NoAnswer
 from kohakutpu.host.loader import Loader
 from kohakutpu.host.model_transport import ModelTransport
 from kohakutpu.host.simulate import run_model, run_reference
@@ -74,3 +74,112 @@ def test_a_kick_past_staging_ends_the_wait_for_it():
     driver.kick(1, 1, 127, 2)
     with pytest.raises(AgentError, match=r"waiting for signals of node \(1,1\): the agent reports"):
         driver.await_signals(0x11, 1)
+
+
+# ---- how long a wait lasts --------------------------------------------------------------------------------
+
+
+class Slow(ModelTransport):
+    """Answers nothing, one tick a poll; the machine works until `works`."""
+
+    def __init__(self, works):
+        self.clock, self.works = 0, works
+
+    @property
+    def now(self):
+        return self.clock
+
+    @property
+    def progress(self):
+        return min(self.clock, self.works)
+
+    def read_block(self, address, length):
+        return bytes(length)
+
+    def pause(self):
+        self.clock += 1000
+
+    def diagnose(self):
+        return "nodes: all of them"
+
+
+@pytest.mark.parametrize(
+    "works, timeout, spent, end",
+    [
+        (0, None, r"2,000,000 cycles without a sign of life \(2,001,000 in all\)", 2_001_000),
+        (9_000_000, None, r"2,000,000 cycles without a sign of life \(11,\d\d\d,000 in all\)", 11_200_000),
+        (10**12, None, r"200,000,000 cycles, the most a wait may take, though flits still move", 200_001_000),
+        (10**12, 5_000_000, "5,000,000 cycles", 5_001_000),
+    ],
+)
+def test_the_budget_counts_from_the_last_sign_of_life(works, timeout, spent, end):
+    transport = Slow(works)
+    with pytest.raises(NoAnswer, match=rf"after {spent}, wanted count=3 valid=1\nnodes: all of them"):
+        Driver(transport, timeout=timeout).await_signals(0x11, 3)
+    assert end - 130_000 <= transport.clock <= end
+
+
+def test_a_memory_slower_than_the_budget_is_no_hang(monkeypatch):
+    """A thousand cycles a word: the stage takes far longer than the budget, and words trickle all the time."""
+    monkeypatch.setitem(DEFAULT_TIMEOUT, "cycles", 50_000)
+    machine = quad("memory", cycles_per_word=1024, latency=10_000)
+    artifact = compile_kernel(linear_silu, machine, SHAPES, KNOBS)
+    result = run_model(artifact, machine, operands())
+    assert result.cycles > 4 * 50_000
+    want = run_reference(linear_silu, KNOBS, operands(), machine).outputs
+    assert all(row.equal for row in compare(artifact, want, result.run.outputs))
+    with pytest.raises(NoAnswer, match="after 50,000 cycles, wanted"):
+        run_model(artifact, machine, operands(), timeout=50_000)
+
+
+def test_a_machine_that_stands_still_is_reported_after_the_budget(monkeypatch):
+    monkeypatch.setitem(DEFAULT_TIMEOUT, "cycles", 50_000)
+    artifact = compile_kernel(linear_silu, load("quad"), SHAPES, KNOBS)
+    with pytest.raises(NoAnswer, match=r"(?s)after 50,000 cycles without a sign of life .*nodes:"):
+        run_model(artifact, load("quad"), operands(), faults=["noc-lost-tail"])
+
+
+# ---- counts and leftovers ---------------------------------------------------------------------------------
+
+
+def test_signal_counts_wrap_at_16_bits():
+    """The mirror survives resets, so a node's count passes 65,535 sooner or later."""
+    system = System(load("quad"))
+    artifact = compile_kernel(linear_silu, load("quad"), SHAPES, KNOBS)
+    nodes = {step.node for round_ in artifact.rounds for step in round_.awaits}
+    for at in nodes:
+        system.orchestrator.mirror[at] = registers.NODE_STATUS.layout.encode(code=0, arg=0, count=0xFFFE, valid=1)
+    driver = Driver(ModelTransport(system), timeout=50_000)
+    run = Loader(driver).run(artifact, operands())
+    want = run_reference(linear_silu, KNOBS, operands(), load("quad")).outputs
+    assert all(row.equal for row in compare(artifact, want, run.outputs))
+    assert all(driver.node_status(at)["count"] < 0x8000 for at in nodes)
+
+
+def test_results_and_temporaries_of_before_are_cleared():
+    artifact = compile_kernel(linear_silu, load("quad"), SHAPES, {**KNOBS, "fuse": False})
+    system = System(load("quad"))
+    loader = Loader(Driver(ModelTransport(system)))
+    cleared = [image for image in artifact.buffers if image.role in ("out", "temp")]
+    assert {image.role for image in cleared} == {"out", "temp"}
+    for image in cleared:
+        system.memory.write(image.address, b"\xa5" * image.bytes)
+    loader.load(artifact, operands())
+    assert all(system.memory.read(image.address, image.bytes) == bytes(image.bytes) for image in cleared)
+
+
+def test_a_round_trusts_no_register_of_before():
+    """Somebody else may have used the agent: each round writes destination, base and length again."""
+    system = System(load("quad"))
+    loader = Loader(Driver(ModelTransport(system), timeout=50_000))
+    artifact = compile_kernel(linear_silu, load("quad"), SHAPES, KNOBS)
+    first = next(round_ for round_ in artifact.rounds if round_.kicks)
+    kick = first.kicks[0]
+    loader.driver.write(registers.PROG_DST, x=kick.node & 15, y=kick.node >> 4)
+    loader.driver.write(registers.PROG_BASE, slot=kick.base)
+    loader.driver.write(registers.PROG_LEN, flits=kick.count)
+    for register in (registers.PROG_DST, registers.PROG_BASE, registers.PROG_LEN):
+        system.orchestrator.write(register.offset, 0, system.engine.now)
+    run = loader.run(artifact, operands())
+    want = run_reference(linear_silu, KNOBS, operands(), load("quad")).outputs
+    assert all(row.equal for row in compare(artifact, want, run.outputs))
