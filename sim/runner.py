@@ -144,14 +144,17 @@ def read_results(path: Path) -> Verdict:
 
 def run(folder: Path, *, top: str, simulator: str, module: str, expected: Sequence[str] | None = None,
         seed: int | None = None, extra_env: dict[str, str] | None = None, waves: bool = False,
-        name: str = "run", search: Sequence[Path] = ()) -> Verdict:  # fmt: skip
+        name: str = "run", search: Sequence[Path] = (), results: Path | None = None,
+        plusargs: Sequence[str] = ()) -> Verdict:  # fmt: skip
     """Run the benches of Python module `module` on a built design.
 
     `expected` names the benches that must run (and no others do); `seed` fixes cocotb's random seed, which
-    is printed either way; `search` holds folders to import from besides the repository root. Raises `BenchError` unless every bench that ran passed and every expected one ran.
+    is printed either way; `search` holds folders to import from besides the repository root; `results` is the folder of
+    the result file and the log, the build's by default. Raises `BenchError` unless every bench that ran passed and every
+    expected one ran.
     """
-    results = folder / f"{name}.xml"
-    log = folder / f"{name}.log"
+    log = (results or folder) / f"{name}.log"
+    results = log.with_suffix(".xml")
     results.unlink(missing_ok=True)
     seed = seed if seed is not None else int.from_bytes(os.urandom(4), "little")
     env = {"COCOTB_ANSI_OUTPUT": "0", **(extra_env or {})}
@@ -165,7 +168,7 @@ def run(folder: Path, *, top: str, simulator: str, module: str, expected: Sequen
             runner.test(
                 test_module=module, hdl_toplevel=top, hdl_toplevel_lang="verilog", build_dir=folder, test_dir=folder,
                 results_xml=str(results), seed=seed, waves=waves, testcase=list(expected) if expected else None,
-                log_file=log, extra_env=env, timescale=("1ns", "1ps"),
+                log_file=log, extra_env=env, timescale=("1ns", "1ps"), plusargs=list(plusargs),
             )  # fmt: skip
         except (Exception, SystemExit) as error:
             status = str(error) or type(error).__name__

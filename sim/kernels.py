@@ -1,0 +1,87 @@
+"""One artifact on a machine's gates, through the orchestrator's registers and the host's memory window."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from kohakutpu.compiler.artifact import Artifact
+from kohakutpu.host.driver import Driver
+from kohakutpu.host.loader import Loader, Run
+from kohakutpu.host.simulate import MachineComplaint, node_names
+from kohakutpu.isa.flit import type_name
+from kohakutpu.machine import Machine
+
+from .dram import WORD_BYTES
+from .machine import build, simulate
+from .trace import write_trace
+
+
+@dataclass
+class RtlRun:
+    """A `Run` on the gates with what the monitors counted: `flits` is {node name: {flit type: count}}, as `ModelRun` has it."""
+
+    run: Run
+    cycles: int
+    flits: dict[str, dict[str, int]]
+    hops: int
+    dram_read: int
+    dram_written: int
+    host_accesses: int
+
+    def to_dict(self) -> dict:
+        return {
+            "cycles": self.cycles, "flits": self.flits, "flit_hops": self.hops, "dram_read_bytes": self.dram_read,
+            "dram_written_bytes": self.dram_written, "host_register_accesses": self.host_accesses,
+        }  # fmt: skip
+
+
+def run_rtl(artifact: Artifact, machine: Machine, operands: Mapping[str, np.ndarray], *, simulator: str = "verilator",
+            timeout: int | None = None, trace: Path | None = None, seed: int = 1) -> RtlRun:  # fmt: skip
+    """Build `machine`'s gates (or take them from the cache) and run an artifact on them.
+
+    `timeout` is the cycle budget of each wait; `trace` writes every transfer to a trace file; `seed` as
+    `machine.simulate` has it. Raises `NoAnswer` when a wait expires, `ToolchainError` without the simulator, `BenchError`
+    when it does not compile or crashes.
+    """
+    built = build(machine, simulator=simulator)
+    with tempfile.TemporaryDirectory() as folder:
+        flits = Path(folder) / "flits" if trace else None
+        done = simulate(
+            built, "sim.kernels:execute", seed=seed, flits=flits, artifact=artifact, operands=dict(operands), timeout=timeout
+        )
+        if trace:
+            write_trace(trace, machine, built.links, flits)
+    if done["refused"]:
+        raise MachineComplaint(f"{done['refused']} requests were refused by the memory ports")
+    names = node_names(machine)
+    kinds = {"mag": machine.ports, "cluster": machine.clusters, "vector": machine.vectors}
+    senders = {f"{kind}{index}.out": names[site.node] for kind, sites in kinds.items() for index, site in enumerate(sites)}
+    senders["agent.out"] = names[machine.agent.node]
+    flits_sent = {
+        senders[link]: {type_name(kind): count for kind, count in counts.items()}
+        for link, counts in done["links"].items()
+        if link in senders and counts
+    }
+    hops = sum(sum(counts.values()) for counts in done["links"].values())
+    read, written = (WORD_BYTES * sum(words) for words in done["words"])
+    return RtlRun(done["run"], int(done["run"].elapsed), flits_sent, hops, read, written, done["accesses"])
+
+
+def execute(machine, artifact: Artifact, operands: Mapping[str, np.ndarray], timeout: int | None) -> dict:
+    """The job: load, run and read back, as on any other transport."""
+    from .transport import RtlTransport
+
+    transport = RtlTransport(machine)
+    run = Loader(Driver(transport, timeout=timeout)).run(artifact, operands)
+    states = machine.link_state()
+    return {
+        "run": run, "accesses": transport.accesses, "refused": int(machine.dut.refused.value),
+        "words": [[int(getattr(machine.dut, f"{kind}_words").value) >> 32 * i & 0xFFFF_FFFF for i in range(machine.ports)]
+                  for kind in ("read", "written")],
+        "links": {name: counts for name, _, _, _, _, counts in states},
+    }  # fmt: skip
