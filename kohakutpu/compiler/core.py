@@ -1,7 +1,8 @@
 """What reaches one vector core: image words, descriptor fields and runs, as CU_INST payloads.
 
-A core keeps its image and descriptors between runs, so a stage need not send again what it has already. Every program
-leaves dimensions 1 to 3 of the descriptors as it found them, at one step, so that the next may rely on it.
+A core keeps its image and descriptors between runs, so a stage need not send again what it has already. A default
+program leaves dimensions 1 to 3 of the descriptors as it found them, at one step. The published fused program does not:
+it leaves dimension 1 of the descriptor that reads its per-channel words walked, and the core keeps that until a reset.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from kohakutpu.isa import vector as isa
 from kohakutpu.isa.vector import DescField, Opcode
 
 TRIVIAL = (0, 1)  # stride and bound of a dimension that is not walked
+# A published program before may have left dimension 1 walked: of descriptor n + 3, for its n >= 1 accumulators.
+LEFT_WALKED_FROM = 4
 
 
 @dataclass
@@ -54,6 +57,8 @@ class CoreWriter:
     def line(self, ad: int, stride: int, bound: int) -> None:
         """A descriptor that walks dimension 0 alone."""
         self.dim(ad, 0, stride, bound)
+        if self.reuse and ad >= LEFT_WALKED_FROM:
+            self.dim(ad, 1, *TRIVIAL)
         self.restore(ad)
 
     def restore(self, ad: int) -> None:
