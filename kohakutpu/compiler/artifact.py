@@ -256,6 +256,25 @@ class Artifact:
         order = [*cluster.Op.__members__, *vector.Envelope.__members__]
         return {name: counts[name] for name in order if counts[name]}
 
+    def walked(self) -> dict[int, list[tuple[int, int]]]:
+        """By vector core, the (descriptor, dimension above 0) that running the artifact leaves at several steps."""
+        left: dict[tuple[int, int, int], bool] = {}
+        for round_ in self.rounds:
+            if self.stages[round_.stage].unit != "vector":
+                continue
+            for kick in round_.kicks:
+                for flit in round_.flits[kick.base : kick.base + kick.count]:
+                    if vector.DESC_DIM.get(flit.payload, "op") == vector.Envelope.DESC:
+                        made = vector.decode(flit.payload)
+                        number = made.field - vector.DescField.DIM0
+                        if number > 0:
+                            left[kick.node, made.ad, number] = made.bound > 1
+        found: dict[int, list[tuple[int, int]]] = {}
+        for (at, ad, number), several in left.items():
+            if several:
+                found.setdefault(at, []).append((ad, number))
+        return found
+
     # ---- text ----
 
     def summary(self) -> str:

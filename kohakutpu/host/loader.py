@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kohakutpu.compiler.artifact import Artifact, Await, BufferImage, Kick, Round, Seed
-from kohakutpu.isa import registers
+from kohakutpu.compiler.rounds import TXN
+from kohakutpu.isa import registers, vector
+from kohakutpu.isa.flit import Flit, FlitType
 
 from .driver import AgentError, Driver, NoAnswer
 from .transport import MEMORY_BASE, WORD
@@ -96,6 +98,21 @@ class Loader:
     def _written(self) -> int:
         return self.driver.read(registers.AUX_STAT)["writes"]
 
+    def _restore(self) -> None:
+        """Put descriptors that the artifact before left walked back to one step, which every program relies on."""
+        for at, dimensions in self.transport.walked.items():
+            payloads = [
+                vector.DESC_DIM.encode(ad=ad, field=vector.DescField.DIM0 + number, stride=0, bound=1)
+                for ad, number in dimensions
+            ]
+            flits = tuple(
+                Flit(0, 0, FlitType.CU_INST, TXN["vector"], int(count == len(payloads)), 0, payload)
+                for count, payload in enumerate(payloads, 1)
+            )
+            steps = (Seed(1), Kick(at, 0, len(flits)), Await(at, len(flits), 0))
+            self.run_round(Round(0, flits, ((),) * len(flits), steps, False))
+        self.transport.walked = {}
+
     def run(self, artifact: Artifact, operands: Mapping[str, np.ndarray]) -> Run:
         """Load operands, run every round, read the results back.
 
@@ -109,6 +126,8 @@ class Loader:
 
     def execute(self, artifact: Artifact) -> Run:
         """Run every round on operands that are loaded already, and read the results back."""
+        self._restore()
+        self.transport.walked = artifact.walked()
         start = self.transport.now
         written = self._written()
         for number, round_ in enumerate(artifact.rounds):

@@ -10,6 +10,8 @@ Host address map of one mesh: the agent's 64 KB register window at `CONTROL_BASE
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 
 CONTROL_BASE = 0x1000_0000
 CONTROL_SIZE = 0x1_0000
@@ -32,6 +34,9 @@ class Transport(ABC):
 
     bulk: bool = False
     unit: str = "s"
+    # What the artifact before left walked in the vector cores (`Artifact.walked`); the loader's to keep, here because
+    # it is a state of the machine.
+    walked: Mapping[int, list[tuple[int, int]]] = MappingProxyType({})
 
     @abstractmethod
     def write64(self, address: int, value: int) -> None: ...

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from kohakutpu import lang as L
 from kohakutpu.compiler import Options, compile_kernel
 from kohakutpu.compiler.artifact import Seed
 from kohakutpu.host.compare import compare
@@ -14,9 +15,11 @@ from kohakutpu.host.model_transport import ModelTransport
 from kohakutpu.host.simulate import run_model, run_reference
 from kohakutpu.isa import registers
 from kohakutpu.kernels.linear import linear_silu
+from kohakutpu.lang import dims, kernel, loop, units
 from kohakutpu.machine import load
 from kohakutpu.model.system import System
 
+M, K, N = dims("M, K, N")
 SHAPES = {"x": (32, 64), "w": (32, 64)}
 KNOBS = {"gm": 4, "gn": 4}
 
@@ -183,3 +186,85 @@ def test_a_round_trusts_no_register_of_before():
     run = loader.run(artifact, operands())
     want = run_reference(linear_silu, KNOBS, operands(), load("quad")).outputs
     assert all(row.equal for row in compare(artifact, want, run.outputs))
+
+
+# ---- one artifact after another ---------------------------------------------------------------------------
+
+
+@kernel
+def biased(x=L.In(M, K), w=L.In(N, K), b=L.In(N), y=L.Out(M, N), *, gm=2, gn=2):
+    with units(x.tiles(gm), w.tiles(gn)) as (i, j):
+        acc = L.tile(gm, gn, 1)
+        for k in loop(x.chunks32(1)):
+            acc += x[i, k] @ w[j, k]
+        y[i, j] <<= acc + b[j]
+
+
+@kernel
+def gated(x=L.In(M, K), w=L.In(N, K), b=L.In(N), y=L.Out(M, N), *, gm=2, gn=2):
+    with units(x.tiles(gm), w.tiles(gn)) as (i, j):
+        first, second = L.tile(gm, gn, 1), L.tile(gm, gn, 1)
+        for k in loop(x.chunks32(1)):
+            first += x[i, k] @ w[j, k]
+        for k in loop(x.chunks32(1)):
+            second += x[i, k] @ w[j, k]
+        y[i, j] <<= first * second + b[j]
+
+
+@kernel
+def three_operands(x=L.In(...), v=L.In(...), w=L.In(...), y=L.Out(...)):
+    y <<= x + v * w
+
+
+@kernel
+def two_operands(x=L.In(...), v=L.In(...), y=L.Out(...)):
+    y <<= x * v
+
+
+BIASED = {"x": (16, 64), "w": (16, 64), "b": (16,)}
+CASES = {
+    "biased": (biased, BIASED),
+    "silu": (linear_silu, {"x": (16, 64), "w": (16, 64)}),
+    "two": (two_operands, {name: (2048,) for name in "xv"}),
+    "three": (three_operands, {name: (2048,) for name in "xvw"}),
+}
+
+
+def run_after_published(first, name, lowering, second):
+    """Whether a kernel gives its meaning after the published form of a bias kernel, on `second(transport)`."""
+    machine = load("quad")
+    transport = ModelTransport(System(machine))
+    cases = [(first, BIASED, "published"), (*CASES[name], lowering)]
+    for wrapped, (kernel_, shapes, how) in zip((transport, second(transport)), cases, strict=True):
+        knobs = {"gm": 2, "gn": 2} if "w" in shapes and "v" not in shapes else {}
+        artifact = compile_kernel(kernel_, machine, shapes, knobs, Options(how))
+        run = Loader(Driver(wrapped, timeout=50_000)).run(artifact, operands(1, shapes))
+        want = run_reference(kernel_, knobs, operands(1, shapes), machine).outputs
+    return all(row.equal for row in compare(artifact, want, run.outputs))
+
+
+def same(transport):
+    return transport
+
+
+def another(transport):
+    return ModelTransport(transport.system)
+
+
+@pytest.mark.parametrize("lowering", ["default", "published"])
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("first", [biased, gated], ids=lambda kernel_: kernel_.name)
+def test_what_a_published_bias_kernel_leaves_walked_harms_no_later_one(first, name, lowering):
+    assert run_after_published(first, name, lowering, same)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("first", [biased, gated], ids=lambda kernel_: kernel_.name)
+def test_default_programs_need_no_record_of_what_ran_before(first, name):
+    assert run_after_published(first, name, "default", another)
+
+
+def test_published_programs_do_need_it():
+    """The hazard is there: without the record, the drain walks its span twice and the machine stops."""
+    with pytest.raises(NoAnswer):
+        run_after_published(gated, "two", "published", another)
