@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -75,6 +77,7 @@ class _Compilation:
         self.machine = machine
         self.options = options
         self.published = options.lowering == "published"
+        self._check_sizes()
         self.program: Program = build(trace, extents)
         self.sources = {statement.id: statement.source for statement in trace.statements}
         self.units = {"cluster": {unit.node: unit for unit in machine.clusters},
@@ -85,6 +88,19 @@ class _Compilation:
         self.images = self._place()
 
     # ---- what must hold before anything is laid out ----
+
+    def _check_sizes(self) -> None:
+        """Refuse buffers that cannot fit before their tiles are counted out one by one; padding comes on top."""
+        memory = self.machine.memory.bytes
+        buffers = sorted(self.trace.buffers.values(), key=lambda buffer: buffer.role == "temp")
+        sizes = [2 * math.prod(b.element_shape(self.extents)) * b.copies(self.extents) for b in buffers]
+        for buffer, size, end in zip(buffers, sizes, itertools.accumulate(sizes), strict=True):
+            if size > memory or (end > memory and not self.options.allow_overlap):
+                pages = sum(-(-size // PAGE) * PAGE for size in sizes)
+                raise CompileError(
+                    f"{buffer.name} ({size} bytes) does not fit: without padding, the kernel's buffers take {pages} "
+                    f"bytes of pages and the memory has {memory}"
+                )
 
     def _check(self) -> None:
         known = self.extents.dims

@@ -32,7 +32,7 @@ from .programs import (
     prologue,
     require_fit,
 )
-from .refusals import CompileError
+from .refusals import UNROLLED, CompileError
 from .stages import ElementwiseStage, Key
 
 FILL_CYCLES = 60  # estimated time from a run's fills to their data, which nothing hides
@@ -121,6 +121,10 @@ def plan(
         parts = math.ceil(room / part)
         stride = math.ceil(room / parts / CHUNK) * CHUNK
     parts = math.ceil(room / stride)
+    if copies * parts > UNROLLED:
+        raise CompileError(
+            f"{copies * parts} instances of {stride * HALVES} elements, above {UNROLLED}; use a larger part", source
+        )
     spans = {}
     for copy in range(copies):
         for part in range(parts):

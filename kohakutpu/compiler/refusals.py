@@ -9,6 +9,7 @@ L1_SAFE = 320
 WBURST = 8  # granules of one drain burst, and so of one acknowledgement
 PAGE = 2048  # alignment of buffers, and of batch elements inside one
 COMMANDS = 128  # commands of one round; a kick takes 5, an await 1, the round itself 2
+UNROLLED = 1 << 20  # statements, instances and turns of a loop that are worth unrolling
 FILL_ALIGN = 256  # a FILL's entries must not straddle a memory page
 
 

@@ -7,6 +7,7 @@ becomes a vector stage. What is written here is still free of addresses and inst
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from kohakutpu.lang.trace import (
     check_slice,
 )  # fmt: skip
 
-from .refusals import CompileError
+from .refusals import UNROLLED, CompileError
 
 Key = tuple[int, ...]
 
@@ -151,10 +152,13 @@ class _Builder:
         self.landing: dict[tuple[int, str], str] = {}  # (store, accumulator) -> temp, in the tiling being built
         self.out = Program([], self.buffers)
         self.names = itertools.count(trace.fresh + 1)
+        self.unrolled = 0  # statements of instances so far
         self.written: dict[str, set[tuple[int, int, int]] | None] = {}  # tiles written; None: all of it
         self.tiling: dict[str, tuple[int, int]] = {}  # buffer -> (gm, gn) of the tiles written to it
 
     def build(self) -> Program:
+        for node in self.trace.body:
+            self._count(_unrolled([node], dict(self.extents.dims), self.extents.batch), node.source)
         self._walk(self.trace.body, dict(self.extents.dims))
         for buffer in self.trace.outputs:
             self._require_complete(buffer.name, "the result", self._last_writer(buffer.name))
@@ -211,8 +215,8 @@ class _Builder:
             self._parts(node)
             return
         grid = tuple(resolve(count, known) for count in node.counts)
-        points = list(itertools.product(*map(range, grid)))
         batch = self.extents.batch
+        points = list(itertools.product(*map(range, grid)))
         self._check_hazards(node)
         stage = ClusterStage(((batch,) if batch > 1 else ()) + grid, {}, [s.id for s in _flatten(node.body)])
         epilogues: dict[tuple[int, int], EpilogueStage] = {}  # (store, turn of the loop it stands in)
@@ -223,7 +227,10 @@ class _Builder:
                 key = ((copy,) if batch > 1 else ()) + point
                 bound = known | {index.name: value for index, value in zip(node.indices, point, strict=True)}
                 instance = _Instance(self, copy, key, stage, epilogues, tiles)
-                stage.programs[key] = instance.run(list(_events(node.body, bound, {})))
+                events = list(itertools.islice(_events(node.body, bound, {}), UNROLLED + 1))
+                self._count(len(events), node.source)
+                self.unrolled += len(events)
+                stage.programs[key] = instance.run(events)
         for buffer, copy, i, j in tiles:
             if self.written.setdefault(buffer, set()) is not None:
                 self.written[buffer].add((copy, i, j))
@@ -232,6 +239,15 @@ class _Builder:
             epilogue.slots = 1 + max(slot for e in epilogues.values() for i in e.instances.values() for slot in i.slots)
             self.out.stages.append(epilogue)
         self._staged(node)
+
+    def _count(self, more: int, source: Source) -> None:
+        """Refuse what has too many statements to unroll, with those of before."""
+        if self.unrolled + more > UNROLLED:
+            raise CompileError(
+                f"this unrolls to {self.unrolled + more} statements or more, above {UNROLLED}; use a larger gm, "
+                "gn or nk",
+                source,
+            )
 
     def _check_hazards(self, node: Units) -> None:
         """No statement of a tiling may read what another writes: instances run in any order."""
@@ -468,6 +484,22 @@ def _events(body, known: dict[str, int], opened: dict[str, int]) -> Iterator[_Ev
             if isinstance(node, Open):
                 opened[node.accumulator] = opened.get(node.accumulator, 0) + 1
             yield _Event(node, known, dict(opened))
+
+
+def _unrolled(body, known: dict[str, int], batch: int) -> int:
+    """At least how many statements a body unrolls to: a count that depends on an index is taken at index 0."""
+    total = 0
+    for node in body:
+        if isinstance(node, Loop):
+            turns = max(resolve(node.count, known), 0)
+            total += turns * _unrolled(node.body, known | {node.index.name: 0}, batch)
+        elif isinstance(node, Units):
+            points = math.prod(resolve(count, known) for count in node.counts)
+            parts = any(index.axis.kind == "parts" for index in node.indices)
+            total += 1 if parts else batch * points * _unrolled(node.body, known | {i.name: 0 for i in node.indices}, batch)
+        else:
+            total += 1
+    return max(total, 1)
 
 
 def _flatten(body) -> Iterator[Statement]:

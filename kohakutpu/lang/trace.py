@@ -134,7 +134,14 @@ class Constant:
     value: float | Expr
 
     def number(self, known: Mapping[str, int]) -> float:
-        return self.value if isinstance(self.value, float) else float(resolve(self.value, known))
+        """The value as a float. Raises KernelError for an extent that is none."""
+        if isinstance(self.value, float):
+            return self.value
+        extent = resolve(self.value, known)
+        try:
+            return float(extent)
+        except OverflowError:
+            raise KernelError(f"an extent of {extent.bit_length()} bits cannot be a constant") from None
 
 
 @dataclass(frozen=True)

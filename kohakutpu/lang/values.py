@@ -106,7 +106,10 @@ def as_value(thing) -> Value:
             raise KernelError(f"{thing}: an index cannot be a value", here())
         return Value(Constant(thing))
     if isinstance(thing, numbers.Real) and not isinstance(thing, bool):
-        number = float(thing)
+        try:
+            number = float(thing)
+        except OverflowError:
+            raise KernelError(f"a {type(thing).__name__} above the range of float cannot be a constant", here()) from None
         if not math.isfinite(number):
             raise KernelError(f"{number} cannot be a constant", here())
         return Value(Constant(number))
