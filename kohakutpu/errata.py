@@ -1,8 +1,8 @@
 """The registry of published misbehaviours (spec: errata): what the published hardware does, and what ours does.
 
 A machine file names those it wants with `errata:`; the models then reproduce the ones marked reproducible. The
-others hang the published hardware or depend on its pipeline's timing: naming them is legal and changes nothing
-in the models, which say so when a program meets one.
+others hang the published hardware, depend on its pipeline's timing, or belong to its software: naming them is legal and
+changes nothing. `kohakutpu errata` says which are which.
 """
 
 from __future__ import annotations
