@@ -264,7 +264,8 @@ def _choose(stage: EpilogueStage, shape: _Shape, known, room: int) -> _Plan:
         # The last run is moved back so that it ends with the tile.
         starts = tuple(min(first, shape.chunks - per) for first in range(0, shape.chunks, per))
         repeat = _bias_repeats(shape, starts, per)
-        if repeat and (shape.side + repeat * shape.gn > room or repeat * shape.gn > isa.WALK_LIMIT):
+        # Within the room a fill of them is also within WALK_LIMIT: they take at most 3 spans, and stand after 2.
+        if repeat and shape.side + repeat * shape.gn > room:
             continue
         runs = len(starts)
         biased = shape.bias is not None

@@ -127,6 +127,33 @@ def test_a_constant_array_is_shared_by_statements(bench):
     assert [image.name for image in artifact.buffers] == ["x", "y", "z", "const0.1"]
 
 
+@pytest.mark.parametrize("first", [256, 8])
+def test_a_shared_constant_array_is_as_long_as_its_longest_reader_needs(bench, first):
+    def made(x=L.In(M, 256), r=L.In(N, 256), y=L.Out(M, 256), z=L.Out(N, 256)):
+        y <<= x * 0.1
+        z <<= r * 0.1
+
+    shapes = {"x": (first, 256), "r": (264 - first, 256)}
+    artifact = compile_kernel(kernel(made), bench, shapes, {}, Options(constants="arrays"))
+    (array,) = [image for image in artifact.buffers if image.role == "constant"]
+    assert array.bytes == 8192 * 2
+
+
+def test_scalar_registers_hold_twelve_constants(bench):
+    def value(count):
+        def scaled(v):
+            for number in range(count):
+                v = v * (1.5 + number)
+            return v
+
+        return scaled
+
+    words = words_of(compiled(value(12), bench))
+    assert [w.vd for w in words if w.op == Opcode.VSETI] == [0, *range(4, 16)]
+    with pytest.raises(CompileError, match="more than 12 constants in one statement"):
+        compiled(value(13), bench)
+
+
 @pytest.mark.parametrize(
     "value, options, reason",
     [

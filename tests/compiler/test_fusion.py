@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from kohakutpu import lang as L
-from kohakutpu.compiler import Await, CannotFuse, CompileError, Kick, Options, compile_kernel
+from kohakutpu.compiler import Await, CannotFuse, CompileError, Kick, Options, compile_kernel, fusion
+from kohakutpu.compiler.refusals import L1_SAFE
 from kohakutpu.isa import cluster, vector
 from kohakutpu.kernels.linear import geglu, linear_bias, linear_silu
 from kohakutpu.machine import Agent
@@ -340,3 +341,14 @@ def test_kicks_and_awaits_agree(bench):
 def test_the_default_bias_kernel_takes_any_width(bench):
     for gn in np.random.default_rng(3).choice(np.arange(1, 17), 6, replace=False):
         compile_kernel(linear_bias, bench, {"x": (9, 40), "w": (4 * gn, 40), "b": (4 * gn,)}, {"gm": 3, "gn": int(gn)})
+
+
+def test_repeated_per_channel_words_stay_within_one_walk():
+    """Whatever fits the safe room after two slots is a fill that one walk can make: at most three spans of them."""
+    for gn in range(1, vector.WALK_LIMIT + 1):
+        for gm in range(1, vector.WALK_LIMIT // gn + 1):
+            shape = fusion._Shape((0,), 1, 1, gm * gn, fusion.span_words(gm, gn), gm, gn)
+            for per in range(1, shape.chunks + 1):
+                starts = tuple(min(first, shape.chunks - per) for first in range(0, shape.chunks, per))
+                words = fusion._bias_repeats(shape, starts, per) * gn
+                assert shape.side + words > L1_SAFE or words <= vector.WALK_LIMIT
