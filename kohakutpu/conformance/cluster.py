@@ -19,6 +19,7 @@ from kohakutpu.model.cluster import Cluster
 from kohakutpu.model.cluster_sweep import CHAIN, EMIT_VALID, SEND_VALID, TILE_WRITE
 from kohakutpu.noc.engine import NEVER, Component, Engine, Link
 
+from .arrays import Arrays, open_arrays, replaying
 from .report import Tally
 
 AGENT, PORT, CLUSTER = node(1, 1), node(0, 1), node(2, 1)
@@ -207,27 +208,58 @@ A_AT, B_AT, C_AT = 0, 0x20000, 0x40000
 
 
 class Case:
-    """One golden case: operands per chunk, and what the published unit made of them."""
+    """One golden case: operands per chunk, and what the published unit made of them.
 
-    def __init__(self, data, index: int):
-        prefix = f"c{index:03d}_"
-        self.__dict__.update({key[5:]: data[key] for key in data.files if key.startswith(prefix)})
-        for name in ("gm", "gn", "nk", "chunks", "anchor"):
-            setattr(self, name, int(getattr(self, name)))
-        self.label = f"case {index:03d}"
-        self.fp16 = hasattr(self, "A_fp16")  # the operands came through the quantiser
+    `data` holds the arrays of the case. Raises `GoldenError` for shapes that do not belong together.
+    """
 
-    def packed(self, side: str, chunk: int) -> np.ndarray:
-        """Operand words uint32[n,4,8] of one side."""
+    def __init__(self, data: Arrays, label: str):
+        self.label = label
+        data.leave({"name": "a label"})
+        self.gm, self.gn, self.nk, self.chunks = (data.integer(name, 1) for name in ("gm", "gn", "nk", "chunks"))
+        self.anchor = data.integer("anchor", 0)
+        rows, columns, blocks = 4 * self.gm, 4 * self.gn, self.nk * self.chunks
+        depth = mxfp7.BLOCK * blocks
+        self.A_q, self.A_s = data.array("A_q", "int8", rows, depth), data.array("A_s", "uint8", rows, blocks)
+        self.B_q, self.B_s = data.array("B_q", "int8", depth, columns), data.array("B_s", "uint8", columns, blocks)
+        self.fp16 = "A_fp16" in data or "Bt_fp16" in data  # the operands came through the quantiser
+        if self.fp16:
+            self.A_fp16 = data.array("A_fp16", "uint16", rows, depth)
+            self.Bt_fp16 = data.array("Bt_fp16", "uint16", columns, depth)
+        self.C_fp16 = data.array("C_fp16", "uint16", self.chunks, rows, columns)
+        self.C_fp22 = data.array("C_fp22", "uint32", self.chunks, rows, columns)
+        self.gemm_cycles = data.array("gemm_cycles", "int64", self.chunks)
+        self.sweep_cycles = data.array("sweep_cycles", "int64", self.chunks)
+        for name in ("gemm_cycles", "sweep_cycles"):
+            if getattr(self, name).min() < 1:
+                raise data.error(name, "holds a time below one cycle")
+        self.drain_cycles, self.send_cycles = data.integer("drain_cycles", 1), data.integer("send_cycles", 1)
+
+    def entries(self, side: str, chunk: int) -> tuple[np.ndarray, np.ndarray]:
+        """Significands int8[n,4,32] and scales uint8[n,4] of one side."""
         groups = self.gm if side == "A" else self.gn
         q = self.A_q if side == "A" else np.ascontiguousarray(self.B_q.T)
         scales = self.A_s if side == "A" else self.B_s
-        return mxfp7.pack(entries_of(q, groups, chunk, self.nk), scales_of(scales, groups, chunk, self.nk), side)
+        return entries_of(q, groups, chunk, self.nk), scales_of(scales, groups, chunk, self.nk)
+
+    def packed(self, side: str, chunk: int) -> np.ndarray:
+        """Operand words uint32[n,4,8] of one side."""
+        return mxfp7.pack(*self.entries(side, chunk), side)
 
     def source(self, side: str, chunk: int) -> np.ndarray:
         """FP16 entries uint16[n,4,32] of one side."""
         groups = self.gm if side == "A" else self.gn
         return entries_of(self.A_fp16 if side == "A" else self.Bt_fp16, groups, chunk, self.nk)
+
+
+def check_quantised(case: Case, tally: Tally) -> None:
+    """What the quantiser makes of a case's FP16 matrices, beside the operands recorded for it."""
+    for chunk in range(case.chunks):
+        for side in "AB":
+            where = f"{case.label} chunk {chunk} side {side}"
+            ours, recorded = mxfp7.quantise(case.source(side, chunk)), case.entries(side, chunk)
+            compare(tally, f"{where} significands", ours[0], recorded[0])
+            compare(tally, f"{where} scales", ours[1], recorded[1])
 
 
 def run_case(case: Case, fp16: Tally, raw: Tally) -> None:
@@ -284,11 +316,24 @@ def compare(tally: Tally, where: str, ours: np.ndarray, published: np.ndarray) -
 
 
 def check_cluster(path: Path) -> list[Tally]:
-    """Every case of `cluster.npz`: FP16 results and the raw accumulator after each chunk, with cycle rows."""
-    data = np.load(path)
-    count = int(data["n_cases"])
-    fp16 = Tally(path.name, f"{count} cluster cases, FP16 results", "elements")
-    raw = Tally(path.name, f"{count} cluster cases, raw accumulator", "elements")
-    for index in range(count):
-        run_case(Case(data, index), fp16, raw)
-    return [fp16, raw]
+    """Every case of `cluster.npz`: FP16 results and the raw accumulator after each chunk, with cycle rows.
+
+    Cases that came through the quantiser are run from their FP16 matrices, and their recorded operands compared
+    with what the quantiser makes of those. The cycles are reported beside ours and do not bind.
+    """
+    data = open_arrays(path)
+    cases = [Case(data.under(f"c{i:03d}_"), f"case {i:03d}") for i in range(data.integer("n_cases", 1))]
+    data.close()
+    fp16 = Tally(path.name, f"{len(cases)} cluster cases, FP16 results", "elements")
+    raw = Tally(path.name, f"{len(cases)} cluster cases, raw accumulator", "elements")
+    sources = [case for case in cases if case.fp16]
+    operands = Tally(path.name, f"{len(sources)} cluster cases, operands from the quantiser", "elements")
+    for case in cases:
+        with replaying(path, case.label):
+            if case.fp16:
+                check_quantised(case, operands)
+            try:
+                run_case(case, fp16, raw)
+            except TimeoutError as error:
+                fp16.differ(case.C_fp16.size, f"{case.label}: {error}")
+    return [fp16, raw, operands] if sources else [fp16, raw]

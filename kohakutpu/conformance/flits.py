@@ -16,9 +16,11 @@ from kohakutpu.isa.flit import xy
 from kohakutpu.kernels.linear import linear_silu
 from kohakutpu.machine import Agent, ClusterUnit, Machine, MemoryPort, VectorUnit
 
+from .arrays import GoldenError, replaying
 from .report import Tally
 
 PAIR = r"\((\d+),\s*(\d+)\)"
+FLIT = r"^(\d+) (\d+),(\d+)\s+(\d+) ([0-9a-f]{64}) ([0-9a-f]{72}) ;"
 
 
 @dataclass(frozen=True)
@@ -34,14 +36,14 @@ class Recording:
     layouts: dict[str, str]
     constants: dict[str, tuple[int, float]]  # name -> (elements, value)
     steps: list[list[list]]
-    flits: list[tuple[int, tuple[int, int], int, int]]  # stage, node, payload, flit
+    flits: list[tuple[int, tuple[int, int], int, int, int]]  # stage, node, place in the kick, payload, flit
     total: int
 
 
 def _found(pattern: str, text: str, what: str, path: Path) -> re.Match:
     match = re.search(pattern, text, re.MULTILINE)
     if match is None:
-        raise ValueError(f"{path}: no {what}")
+        raise GoldenError(f"{path}: no {what}")
     return match
 
 
@@ -50,8 +52,16 @@ def _pairs(text: str) -> list[tuple[int, int]]:
 
 
 def read(path: Path) -> Recording:
-    """Parse a recording. Raises ValueError naming what is missing."""
-    text = path.read_text()
+    """Parse a recording. Raises GoldenError naming what is missing, or the line that cannot be read."""
+    with replaying(path, "its text"):
+        text = path.read_text()
+        return _parse(text, path)
+
+
+def _parse(text: str, path: Path) -> Recording:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.startswith("#") and not re.match(FLIT, line):
+            raise GoldenError(f"{path}: line {number} is neither a comment nor a flit: {line[:60]!r}")
     head = {name: _found(rf"^# {name}\b(.*)$", text, f"'{name}' in the header", path).group(1)
             for name in ("machine", "addresses", "layouts")}  # fmt: skip
     fused = _found(r"^# (FUSED|UNFUSED)", text, "title", path).group(1) == "FUSED"
@@ -68,7 +78,7 @@ def read(path: Path) -> Recording:
     )  # fmt: skip
     folded = re.search(r"^# folded constant arrays(.*)$", text, re.MULTILINE)
     constants = re.findall(r"(const[^:\s]+): (\d+) x (\S+?)(?:,|$)", folded.group(1)) if folded else []
-    lines = re.findall(r"^(\d+) (\d+),(\d+)\s+\d+ ([0-9a-f]{64}) ([0-9a-f]{72}) ;", text, re.MULTILINE)
+    lines = re.findall(FLIT, text, re.MULTILINE)
     return Recording(
         fused,
         {name: numbers[name] for name in "MKN"},
@@ -78,10 +88,18 @@ def read(path: Path) -> Recording:
         {name: int(value, 16) for name, value in re.findall(r"([\w.-]+)=(0x[0-9a-f]+)", head["addresses"])},
         dict(re.findall(r"(\w+)=([\w:]+)", head["layouts"])),
         {name: (int(count), float(value)) for name, count, value in constants},
-        [ast.literal_eval(steps) for steps in re.findall(r"steps: (.*)$", text, re.MULTILINE)],
-        [(int(stage), (int(x), int(y)), int(payload, 16), int(flit, 16)) for stage, x, y, payload, flit in lines],
-        int(_found(r"^# total flits (\d+)", text, "total", path).group(1)) if "# total flits" in text else len(lines),
-    )
+        [_steps(steps, path) for steps in re.findall(r"steps: (.*)$", text, re.MULTILINE)],
+        [(int(stage), (int(x), int(y)), int(place), int(payload, 16), int(flit, 16))
+         for stage, x, y, place, payload, flit in lines],
+        int(_found(r"^# total flits (\d+)", text, "total", path).group(1)),
+    )  # fmt: skip
+
+
+def _steps(text: str, path: Path) -> list[list]:
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError) as error:
+        raise GoldenError(f"{path}: steps {text[:60]!r} cannot be read: {error}") from error
 
 
 def compile_recording(recording: Recording) -> Artifact:
@@ -107,15 +125,19 @@ def check_flits(path: Path) -> list[Tally]:
     name = f"flits/{path.name}"
     what = "fused" if recording.fused else "staged"
     tallies = [Tally(name, f"{what} {thing}", thing) for thing in ("flits", "steps", "buffers")]
+    for thing in ("flits", "steps", "addresses"):
+        if not getattr(recording, thing):
+            raise GoldenError(f"{path}: it holds no {thing}, so nothing would be compared")
     try:
-        artifact = compile_recording(recording)
+        with replaying(path, "the kernel it describes"):
+            artifact = compile_recording(recording)
     except CompileError as error:
         tallies[0].differ(len(recording.flits), f"not compiled: {error}")
         return tallies
     ours = [
-        (round_.stage, xy(kick.node), flit.payload, flit.to_int())
+        (round_.stage, xy(kick.node), place, flit.payload, flit.to_int())
         for round_ in artifact.rounds for kick in round_.kicks
-        for flit in round_.flits[kick.base : kick.base + kick.count]
+        for place, flit in enumerate(round_.flits[kick.base : kick.base + kick.count])
     ]  # fmt: skip
     _compare(tallies[0], ours, recording.flits)
     if recording.total != len(recording.flits):

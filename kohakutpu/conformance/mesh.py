@@ -14,17 +14,26 @@ from pathlib import Path
 
 import numpy as np
 
-from kohakutpu.formats.words import to_ints
+from kohakutpu.formats import words
 from kohakutpu.isa.flit import Flit, FlitType, node, xy
 from kohakutpu.isa.signals import CU_CTRL_REPLY, CU_SIGNAL, ControlIndex, SignalCode
 from kohakutpu.machine import load
 from kohakutpu.model.system import System
 
+from .arrays import Arrays, open_arrays, replaying
 from .report import Tally
 
 AGENT, VECTOR, CLUSTER, MEMORY = node(1, 1), node(1, 0), node(2, 1), node(0, 1)
 GATE_BUDGET = 200_000
 QUIET = 400
+MEMORY_WORDS = 2048
+# Arrays of a run that are not compared, and why; most runs have some of them.
+SOURCES = "what the stimulus and the memory image were made from; those hold it, and they are replayed"
+NOT_COMPARED = {
+    **dict.fromkeys(("A_q", "B_q", "A_fp16", "Bt_fp16", "bias_fp16", "imem"), SOURCES),
+    **dict.fromkeys(("shape", "params", "addr", "addr_A_B_C", "addr_A_B_C_OUT_BIAS", "aoff", "boff", "split"), SOURCES),
+    "cycle0": "when the published design's clock was read; cycles do not bind",
+}
 # This recording holds a CAPS reply of the published vector core, and its list of errata does not say so.
 UNLISTED_ERRATA = {"unknown_flit_types": frozenset({"caps-buffers"})}
 # Which of our links each recorded link is, as a function of the system.
@@ -96,8 +105,69 @@ class Replay:
         raise ValueError(f"gate kind {kind} is not one of 0..3")
 
 
-def flits_of(words: np.ndarray) -> list[Flit]:
-    return [Flit.from_int(value) for value in to_ints(words)]
+class Run:
+    """What both files record of one run: memory words uint32[2048,8] before and after, flits, and where they were.
+
+    `where` is the array that says which link a flit was on, with values below `links` and 0 for the stimulus.
+    Raises `GoldenError` for arrays that are not so.
+    """
+
+    def __init__(self, data: Arrays, where: str, links: int):
+        data.leave(NOT_COMPARED, optional=True)
+        self.before = data.array("mem_before", "uint32", MEMORY_WORDS, words.WORD_BYTES // 4)
+        self.after = data.array("mem_after", "uint32", MEMORY_WORDS, words.WORD_BYTES // 4)
+        rows = data.array("flits", "uint32", None, 9)
+        self.link = data.array(where, "uint8", len(rows))
+        self.cycle = data.array("cycle", "uint32", len(rows)).astype(np.int64)
+        if (self.link >= links).any():
+            raise data.error(where, f"holds {self.link.max()}, expected 0..{links - 1}")
+        if (np.diff(self.cycle) < 0).any():
+            raise data.error("cycle", "goes backwards")
+        self.every = flits_of(rows)
+        self.stimulus = self.on(0)
+        if not self.stimulus:
+            raise data.error(where, "says that nothing was injected")
+
+    def on(self, link: int) -> list[Flit]:
+        """The recorded flits of one link, in order."""
+        return [self.every[i] for i in np.flatnonzero(self.link == link)]
+
+
+class PortRun(Run):
+    """A run of `mesh.npz`: the agent's port, and when each wait of the bench ended."""
+
+    def __init__(self, data: Arrays):
+        super().__init__(data, "dir", 2)
+        self.waits = data.array("waits", "int64", None)
+        if len(self.waits) == 0 or self.waits[0] < 1 or (np.diff(self.waits) < 1).any():
+            raise data.error("waits", f"is {self.waits.tolist()}, expected cycles that grow")
+        if self.waits[-1] <= self.cycle[-1]:
+            raise data.error("waits", f"ends in cycle {self.waits[-1]}, but the last flit moved in {self.cycle[-1]}")
+        if not self.on(1):
+            raise data.error("dir", "says that nothing came back, so nothing would be compared")
+
+
+class LinkRun(Run):
+    """A run of `mesh_links.npz`: every link, and the gates of the stimulus."""
+
+    def __init__(self, data: Arrays):
+        super().__init__(data, "link", 1 + len(RECORDED_LINKS))
+        self.name, self.errata = data.text("name"), data.errata()
+        self.timing = bool(data.array("timing", "bool"))
+        if not self.timing and not (self.link > 0).any():
+            raise data.error("link", "says that no unit answered, so nothing would be compared")
+        gates = data.array("gates", "int64", None, 6)
+        self.gates = gates.tolist()
+        injected = [0, *gates[:, 0], len(self.stimulus)]
+        if (np.diff(injected) < 0).any() or injected[-2] != len(self.stimulus):
+            raise data.error("gates", f"are after {injected[1:-1]} flits; expected to grow to {len(self.stimulus)}")
+        kinds, counts, flags = gates[:, 1], gates[:, 2:4], gates[:, 5]
+        if (gates < 0).any() or (kinds > 3).any() or (counts > GATE_BUDGET).any() or (flags > 1).any():
+            raise data.error("gates", f"hold a kind, count or flag out of range: {self.gates}")
+
+
+def flits_of(rows: np.ndarray) -> list[Flit]:
+    return [Flit.from_int(value) for value in words.to_ints(rows)]
 
 
 def binding(flit: Flit, recorded: Flit) -> Flit:
@@ -154,69 +224,77 @@ def compare_memory(tally: Tally, where: str, replay: Replay, after: np.ndarray) 
 
 
 def check_mesh(path: Path) -> list[Tally]:
-    """The five whole-mesh runs of `mesh.npz`: memory words and every flit at the agent's port."""
-    data = np.load(path)
-    prefixes = [name.removesuffix("_flits") for name in data.files if name.endswith("_flits")]
-    memory = Tally(path.name, f"{len(prefixes)} whole-mesh runs, memory", "words")
-    flits = Tally(path.name, f"{len(prefixes)} whole-mesh runs, agent port", "flits")
-    for prefix in prefixes:
-        run = {key: data[f"{prefix}_{key}"] for key in ("flits", "dir", "cycle", "mem_before", "mem_after", "waits")}
-        replay = Replay(load("mm_mesh"), run["mem_before"], frozenset())
-        every = flits_of(run["flits"])
-        start = 0
-        for number, end in enumerate(run["waits"]):
-            # A flit injected in the cycle in which a wait ended came after it.
-            phase = (run["cycle"] >= start) & (run["cycle"] < end)
-            stimulus = [every[i] for i in np.flatnonzero(phase & (run["dir"] == 0))]
-            expected = int(((run["dir"] == 1) & (run["cycle"] <= end)).sum())
-            begin = replay.system.engine.now
-            for flit in stimulus:
-                replay.system.bench.inject(flit)
-            replay.wait(lambda: len(replay.arrived) >= expected)
-            if stimulus and len(replay.arrived) >= expected > 0:
-                published = int(run["cycle"][phase].max() - run["cycle"][phase & (run["dir"] == 0)].min())
-                flits.cycles.append((f"{prefix} wait {number}", published, replay.arrived[expected - 1][0] - begin))
-            replay.quiet(QUIET)
-            start = end
-        replay.quiet(QUIET)
-        recorded = [every[i] for i in np.flatnonzero(run["dir"] == 1)]
-        compare_flits(flits, prefix, [flit for _, flit in replay.arrived], recorded)
-        compare_memory(memory, prefix, replay, run["mem_after"])
+    """The whole-mesh runs of `mesh.npz`: memory words and every flit at the agent's port."""
+    data = open_arrays(path)
+    prefixes = dict.fromkeys(name.removesuffix("_mem_after") for name in data.names() if name.endswith("_mem_after"))
+    runs = {prefix: PortRun(data.under(f"{prefix}_")) for prefix in prefixes}
+    data.close()
+    memory = Tally(path.name, f"{len(runs)} whole-mesh runs, memory", "words")
+    flits = Tally(path.name, f"{len(runs)} whole-mesh runs, agent port", "flits")
+    for prefix, run in runs.items():
+        with replaying(path, prefix):
+            replay_port(prefix, run, memory, flits)
     return [memory, flits]
+
+
+def replay_port(prefix: str, run: PortRun, memory: Tally, flits: Tally) -> None:
+    """Replay one run of `mesh.npz` wait by wait, and compare it."""
+    replay = Replay(load("mm_mesh"), run.before, frozenset())
+    start = 0
+    for number, end in enumerate(run.waits):
+        # A flit injected in the cycle in which a wait ended came after it.
+        phase = (run.cycle >= start) & (run.cycle < end)
+        stimulus = [run.every[i] for i in np.flatnonzero(phase & (run.link == 0))]
+        expected = int(((run.link == 1) & (run.cycle <= end)).sum())
+        begin = replay.system.engine.now
+        for flit in stimulus:
+            replay.system.bench.inject(flit)
+        replay.wait(lambda: len(replay.arrived) >= expected)
+        if stimulus and len(replay.arrived) >= expected > 0:
+            published = int(run.cycle[phase].max() - run.cycle[phase & (run.link == 0)].min())
+            flits.cycles.append((f"{prefix} wait {number}", published, replay.arrived[expected - 1][0] - begin))
+        replay.quiet(QUIET)
+        start = end
+    replay.quiet(QUIET)
+    compare_flits(flits, prefix, [flit for _, flit in replay.arrived], run.on(1))
+    compare_memory(memory, prefix, replay, run.after)
 
 
 def check_mesh_links(path: Path) -> list[Tally]:
     """The runs of `mesh_links.npz`: memory words of all, and every flit on every link of those that bind there."""
-    data = np.load(path)
-    count = int(data["n_runs"])
-    timing = sum(bool(data[f"r{i:02d}_timing"]) for i in range(count))
-    memory = Tally(path.name, f"{count} link-level runs, memory", "words")
-    flits = Tally(path.name, f"{count - timing} link-level runs, every link ({timing} more bind in memory only)", "flits")
+    data = open_arrays(path)
+    names = data.array("link_names", "<U11", 1 + len(RECORDED_LINKS)).tolist()
+    runs = [LinkRun(data.under(f"r{i:02d}_")) for i in range(data.integer("n_runs", 1))]
+    data.close()
+    timing = sum(run.timing for run in runs)
+    memory = Tally(path.name, f"{len(runs)} link-level runs, memory", "words")
+    bound = f"{len(runs) - timing} link-level runs, every link ({timing} more bind in memory only)"
+    flits = Tally(path.name, bound, "flits")
     machine = load("mm_mesh_links")
-    for index in range(count):
-        run = {key: data[f"r{index:02d}_{key}"] for key in
-               ("name", "flits", "link", "mem_before", "mem_after", "gates", "errata", "timing")}  # fmt: skip
-        name = str(run["name"])
-        errata = frozenset(str(run["errata"]).split()) if run["errata"].ndim == 0 else frozenset(map(str, run["errata"]))
-        replay = Replay(machine, run["mem_before"], errata | UNLISTED_ERRATA.get(name, frozenset()))
-        every = flits_of(run["flits"])
-        stimulus = [every[i] for i in np.flatnonzero(run["link"] == 0)]
-        injected = 0
-        for position, kind, a, b, _, timed_out in run["gates"].tolist():
-            for flit in stimulus[injected:position]:
-                replay.system.bench.inject(flit)
-            injected = position
-            if not replay.gate(kind, a, b, bool(timed_out)):
-                flits.differ(1, f"{name}: the gate after {position} flits (kind {kind}, {a}, {b}) never opened")
-                break
-        for flit in stimulus[injected:]:
-            replay.system.bench.inject(flit)
-        replay.wait(replay.sent)
-        replay.quiet(QUIET)
-        compare_memory(memory, name, replay, run["mem_after"])
-        if not bool(run["timing"]):
+    for run in runs:
+        with replaying(path, run.name):
+            replay = Replay(machine, run.before, run.errata | UNLISTED_ERRATA.get(run.name, frozenset()))
+            replay_gates(run, replay, flits)
+            compare_memory(memory, run.name, replay, run.after)
+            if run.timing:
+                continue
             for number, pick in RECORDED_LINKS.items():
-                recorded = [every[i] for i in np.flatnonzero(run["link"] == number)]
-                label = f"{name}, {data['link_names'][number]}"
-                compare_flits(flits, label, replay.seen[pick(replay.system).index], recorded)
+                seen = replay.seen[pick(replay.system).index]
+                compare_flits(flits, f"{run.name}, {names[number]}", seen, run.on(number))
     return [memory, flits]
+
+
+def replay_gates(run: LinkRun, replay: Replay, flits: Tally) -> None:
+    """Inject a run's stimulus, each part behind its gate, until nothing moves any more."""
+    injected = 0
+    for position, kind, a, b, _, timed_out in run.gates:
+        for flit in run.stimulus[injected:position]:
+            replay.system.bench.inject(flit)
+        injected = position
+        if not replay.gate(kind, a, b, bool(timed_out)):
+            flits.differ(1, f"{run.name}: the gate after {position} flits (kind {kind}, {a}, {b}) never opened")
+            break
+    for flit in run.stimulus[injected:]:
+        replay.system.bench.inject(flit)
+    replay.wait(replay.sent)
+    replay.quiet(QUIET)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from .arrays import GoldenError
 from .cluster import check_cluster
 from .flits import check_flits
 from .formats import check_errata_exp2_wrap, check_mx_quant, check_vec_alu, check_vec_alu_extra, check_vec_cvt
@@ -28,10 +29,6 @@ CHECKS: dict[str, Callable[[Path], list[Tally]]] = {
 }
 # Files that describe a golden directory and hold no vectors.
 PROSE = frozenset({"README.md"})
-
-
-class GoldenError(ValueError):
-    """A directory without a golden file whose name is known."""
 
 
 def survey(folder: Path) -> tuple[list[str], list[str]]:

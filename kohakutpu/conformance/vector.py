@@ -9,19 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
-from kohakutpu.conformance.report import Tally
-from kohakutpu.errata import PUBLISHED, REGISTRY
+from kohakutpu.errata import PUBLISHED
 from kohakutpu.isa import vector as isa
-from kohakutpu.isa.flit import Flit, FlitType
+from kohakutpu.isa.flit import Flit, FlitType, node
 from kohakutpu.isa.memory import ADDRESS_WIDTH, WORD_BYTES, decode_request
 from kohakutpu.isa.signals import CU_DATA, CU_SIGNAL, SIGNAL_ON_COMPLETE, SignalCode
 from kohakutpu.machine import VectorUnit
 from kohakutpu.model.vector import VectorCore
 from kohakutpu.noc.engine import NEVER, Component, Engine, Link
+
+from .arrays import Arrays, GoldenError, open_arrays, replaying
+from .report import Tally
 
 BENCH = 0x11  # (1,1), who sends the instructions
 PORT = 0x01  # (0,1), the memory port
@@ -65,6 +69,7 @@ class VectorBench(Component):
         self.latency = latency
         self.memory: dict[int, int] = {}
         self.sent: list[tuple[int, Flit]] = []  # every flit the core sent, by cycle
+        self.answers: list[int] = []  # every word the memory port answered with
         self.signals: list[Signal] = []
         self._accepts = accepts
         self._offers = offers
@@ -102,6 +107,7 @@ class VectorBench(Component):
             self._answer = max(self._answer + 1, now + self.latency)
             last = beat + 1 == len(addresses)
             data = self.memory.get(address, 0)
+            self.answers.append(data)
             self.put(Flit(flit.src, PORT, FlitType.MEM_RD_RESP, flit.txn, int(last), 0, data), self._answer)
 
     # ---- to the core ---------------------------------------------------------------------------------------
@@ -230,51 +236,107 @@ class Traffic:
 
 
 class Program:
-    """One recorded program: its arrays by name."""
+    """One recorded program, from the arrays `data` of its prefix. Raises `GoldenError` for what does not fit."""
 
-    def __init__(self, arrays: dict[str, np.ndarray], index: int):
-        self.prefix = f"p{index:03d}_"
-        self.arrays = arrays
-        self.name = f"{self.prefix[:-1]} {self['name']}"
-        named = str(self["errata"])
-        self.errata = frozenset(named.split(",")) if named else frozenset()
-        unknown = self.errata - REGISTRY.keys()
-        if unknown:
-            raise ValueError(f"{self.name}: unknown errata {', '.join(sorted(unknown))}")
+    def __init__(self, data: Arrays):
+        self.name = f"{data.prefix[:-1]} {data.text('name')}"
+        self.errata = data.errata()
+        self.imem = data.array("imem", "uint32", None)
+        self.desc = data.array("desc", "int64", None, 3)
+        self.cud = data.array("cud", "int64", None, 3)
+        if not len(self.imem):
+            raise data.error("imem", "holds no word to run")
+        if (self.cud[:, 2] < 1).any():
+            raise data.error("cud", f"holds a burst of no words: {self.cud.tolist()}")
+        self.l1_before = data.array("l1_before", "uint32", isa.L1_WORDS, 8)
+        self.l1_after = data.array("l1_after", "uint32", isa.L1_WORDS, 8)
+        addresses = data.array("mem_addr", "int64", None)
+        preloaded = data.array("mem_data", "uint32", len(addresses), 8)
+        self.memory_before = dict(zip(map(int, addresses), map(integer, preloaded), strict=True))
+        if len(self.memory_before) < len(addresses) or (addresses < 0).any() or (addresses % WORD_BYTES).any():
+            raise data.error("mem_addr", f"holds an address twice, or one that is no multiple of {WORD_BYTES}")
+        self.code = data.integer("signal_code", 0)
+        self.memory_after = memory_after(data)
 
-    def __getitem__(self, key: str) -> np.ndarray:
-        return self.arrays[self.prefix + key]
 
-    def __contains__(self, key: str) -> bool:
-        return self.prefix + key in self.arrays
+def memory_after(data: Arrays) -> dict[int, int]:
+    """Recorded memory words after the run, by address."""
+    held: dict[int, int] = {}
+    part = 0
+    while f"memafter{part}" in data or f"memafter{part}_base" in data:
+        base = data.integer(f"memafter{part}_base", 0)
+        rows = data.array(f"memafter{part}", "uint32", None, 8)
+        if base % WORD_BYTES or not len(rows):
+            text = f"holds {len(rows)} words at {base:#x}, expected some at a multiple of {WORD_BYTES}"
+            raise data.error(f"memafter{part}", text)
+        held |= {base + WORD_BYTES * index: integer(row) for index, row in enumerate(rows)}
+        part += 1
+    return held
 
-    def memory_after(self) -> dict[int, int]:
-        """Recorded memory words after the run, by address."""
-        words = {}
-        part = 0
-        while f"memafter{part}" in self:
-            base = int(self[f"memafter{part}_base"])
-            for index, row in enumerate(self[f"memafter{part}"]):
-                words[base + WORD_BYTES * index] = integer(row)
-            part += 1
-        return words
 
-    def replay(self, errata: frozenset[str]) -> tuple[VectorBench, list[Flit]]:
-        """Run it; returns the bench and the flits that the core sent from the acceptance of RUN on."""
-        bench = VectorBench(errata=errata)
-        bench.core.load_l1(self["l1_before"])
-        for address, row in zip(self["mem_addr"], self["mem_data"], strict=True):
-            bench.memory[int(address)] = integer(row)
-        count = bench.load(self["imem"], self["desc"])
-        for buf, offset, words in self["cud"]:
-            data = [BURST_DATA + i for i in range(words)]
-            bench.burst(data, buf=int(buf), offset=int(offset), flags=SIGNAL_ON_COMPLETE)
-        bench.wait(count, received=len(self["cud"]))
-        before = len(bench.sent)
-        bench.instruct(isa.RUN.encode(pc=0))
-        bench.wait(count + 1, received=len(self["cud"]))
-        bench.engine.advance(2 * LATENCY)
-        return bench, [flit for _, flit in bench.sent[before:]]
+class CoreProgram(Program):
+    """A program of `vector_core.npz`: the L1 words that bind, and the published core's cycles (-1 unknown)."""
+
+    def __init__(self, data: Arrays):
+        super().__init__(data)
+        # Only a fault has an argument: a finished RUN's is its cycle count.
+        self.arg = 0 if self.code == SignalCode.INST_COMPLETE else data.integer("signal_arg", 0)
+        self.mask = data.array("l1_mask", "bool", isa.L1_WORDS)
+        if not self.mask.any():
+            raise data.error("l1_mask", "holds no word, so nothing would be compared")
+        self.cycles = data.integer("published_cycles", -1)
+        if self.cycles == 0:
+            raise data.error("published_cycles", "is 0, expected -1 or the cycles of a kernel")
+
+
+# Arrays of `vector_core_published.npz` that are not compared, and why.
+NOT_COMPARED = {
+    "dbg_fault": "a debug register of the published card",
+    "run_to_signal_cycles": "the published core's time; `signal_arg`, its kernel cycles, is reported",
+}
+
+
+class Published(Program):
+    """A recording of `vector_core_published.npz`: the flits `sent` by the core and the words it was `answered`."""
+
+    def __init__(self, data: Arrays):
+        super().__init__(data)
+        data.leave(NOT_COMPARED)
+        self.arg = data.integer("signal_arg", 0)
+        rows = data.array("flits", "uint32", None, 9)
+        direction = data.array("flit_dir", "uint8", len(rows))
+        data.array("flit_cycle", "int64", len(rows))  # cycles do not bind
+        flits = [[Flit.from_int(integer(row)) for row in rows[direction == which]] for which in range(3)]
+        if sum(map(len, flits)) < len(rows):
+            raise data.error("flit_dir", f"holds {direction.max()}, expected 0, 1 or 2")
+        given, self.sent, answers = flits
+        if given != [Flit(node(UNIT.x, UNIT.y), BENCH, FlitType.CU_INST, TXN, 0, 0, isa.RUN.encode(pc=0))]:
+            raise data.error("flits", f"has {given} going in, expected one flit, RUN from 0")
+        self.answered = [flit.payload for flit in answers]
+        signals = [CU_SIGNAL.decode(flit.payload) for flit in self.sent if flit.type == FlitType.CU_SIGNAL]
+        if not signals:
+            raise data.error("flits", "hold no signal of the core")
+        self.end = signals[-1]["code"], signals[-1]["arg"]
+
+
+AnyProgram = TypeVar("AnyProgram", bound=Program)
+
+
+def replay(program: Program) -> tuple[VectorBench, list[Flit]]:
+    """Run it with its errata; returns the bench and the flits that the core sent from the acceptance of RUN on."""
+    bench = VectorBench(errata=program.errata)
+    bench.core.load_l1(program.l1_before)
+    bench.memory |= program.memory_before
+    count = bench.load(program.imem, program.desc)
+    for buf, offset, words in program.cud:
+        data = [BURST_DATA + i for i in range(words)]
+        bench.burst(data, buf=int(buf), offset=int(offset), flags=SIGNAL_ON_COMPLETE)
+    bench.wait(count, received=len(program.cud))
+    before = len(bench.sent)
+    bench.instruct(isa.RUN.encode(pc=0))
+    bench.wait(count + 1, received=len(program.cud))
+    bench.engine.advance(2 * LATENCY)
+    return bench, [flit for _, flit in bench.sent[before:]]
 
 
 def integer(row: np.ndarray) -> int:
@@ -282,10 +344,12 @@ def integer(row: np.ndarray) -> int:
     return int.from_bytes(np.ascontiguousarray(row, dtype="<u4").tobytes(), "little")
 
 
-def programs(path: Path) -> list[Program]:
-    with np.load(path, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    return [Program(arrays, index) for index in range(int(arrays["n_programs"]))]
+def programs(path: Path, kind: type[AnyProgram]) -> list[AnyProgram]:
+    """Every program of a file, all of its arrays read."""
+    data = open_arrays(path)
+    found = [kind(data.under(f"p{i:03d}_")) for i in range(data.integer("n_programs", 1))]
+    data.close()
+    return found
 
 
 def compare_l1(tally: Tally, name: str, ours: np.ndarray, recorded: np.ndarray, mask: np.ndarray | None = None) -> None:
@@ -310,11 +374,17 @@ def compare_list(tally: Tally, name: str, ours: list, recorded: list) -> None:
             tally.differ(1, f"{name} [{index}]: got {got}, recorded {wanted}")
 
 
-def compare_memory(tally: Tally, name: str, memory: dict[int, int], recorded: dict[int, int]) -> None:
+def compare_memory(
+    tally: Tally, name: str, bench: VectorBench, writes: list[tuple[int, int]], recorded: dict[int, int]
+) -> None:
+    """Recorded words after the run; a word written where nothing was recorded counts as different."""
     for address, wanted in recorded.items():
         tally.compared += 1
-        if memory.get(address, 0) != wanted:
-            tally.differ(1, f"{name}: memory {address:#x}: got {memory.get(address, 0):064x}, recorded {wanted:064x}")
+        got = bench.memory.get(address, 0)
+        if got != wanted:
+            tally.differ(1, f"{name}: memory {address:#x}: got {got:064x}, recorded {wanted:064x}")
+    for address in sorted({address for address, _ in writes} - recorded.keys()):
+        tally.differ(1, f"{name}: memory {address:#x}: got {bench.memory[address]:064x}, recorded nothing")
 
 
 def check_vector_core(path: Path) -> list[Tally]:
@@ -326,18 +396,23 @@ def check_vector_core(path: Path) -> list[Tally]:
     ends = Tally(path.name, "vector programs: how they ended", "programs")
     l1 = Tally(path.name, "vector programs: L1 after", "words")
     memory = Tally(path.name, "vector programs: memory after", "words")
-    for program in programs(path):
-        bench, flits = program.replay(program.errata)
-        code, arg = int(program["signal_code"]), int(program["signal_arg"]) if "signal_arg" in program else 0
-        expected = Flit(BENCH, bench.core.node, FlitType.CU_SIGNAL, TXN, 1, 0, CU_SIGNAL.encode(code=code, arg=arg))
-        ends.compared += 1
-        if Traffic(flits).signals != [expected]:
-            ends.differ(1, f"{program.name}: got {Traffic(flits).signals}, recorded code {code} argument {arg}")
-        compare_l1(l1, program.name, bench.core.l1_image(), program["l1_after"], program["l1_mask"])
-        compare_memory(memory, program.name, bench.memory, program.memory_after())
-        if program["published_cycles"] >= 0:
-            row = (program.name, int(program["published_cycles"]), bench.completions()[-1].arg)
-            ends.cycles.append(row)
+    for program in programs(path, CoreProgram):
+        with replaying(path, program.name):
+            payload = CU_SIGNAL.encode(code=program.code, arg=program.arg)
+            ends.compared += 1
+            try:
+                bench, flits = replay(program)
+            except TimeoutError as error:
+                ends.differ(1, f"{program.name}: {error}")
+                continue
+        ours = Traffic(flits)
+        expected = Flit(BENCH, bench.core.node, FlitType.CU_SIGNAL, TXN, 1, 0, payload)
+        if ours.signals != [expected]:
+            ends.differ(1, f"{program.name}: got {ours.signals}, recorded code {program.code} argument {program.arg}")
+        compare_l1(l1, program.name, bench.core.l1_image(), program.l1_after, program.mask)
+        compare_memory(memory, program.name, bench, ours.writes, program.memory_after)
+        if program.cycles > 0:
+            ends.cycles.append((program.name, program.cycles, bench.completions()[-1].arg))
     return [ends, l1, memory]
 
 
@@ -345,31 +420,37 @@ def check_vector_core_published(path: Path) -> list[Tally]:
     """The recordings of `vector_core_published.npz`, each with the errata it lists.
 
     Compared: header and payload of the signals after RUN (a finished RUN's cycle count aside) and of every flit to
-    a node, the addresses read and the (address, data) written in order, all of L1 and the recorded memory. Not
-    compared: the cycles, how words are cut into bursts, and `dbg_fault`, a debug register of the card.
+    a node, the (address, data) read and written in order, all of L1 and the recorded memory. Not compared: the
+    cycles, how words are cut into bursts, and what `NOT_COMPARED` names.
     """
     ends = Tally(path.name, "vector recordings: signals", "signals")
     traffic = Tally(path.name, "vector recordings: words read and written, flits to nodes", "words")
     l1 = Tally(path.name, "vector recordings: L1 after", "words")
     memory = Tally(path.name, "vector recordings: memory after", "words")
-    for program in programs(path):
+    for program in programs(path, Published):
+        if program.end != (program.code, program.arg):
+            said = f"code, argument {program.code, program.arg}"
+            ends.differ(1, f"{program.name}: the file says {said}, its last signal {program.end}")
         timing = [identifier for identifier in TIMING_ERRATA if identifier in program.errata]
         if timing:
             ends.left_out[timing[0]] = ends.left_out.get(timing[0], 0) + 1
             continue
         if program.errata - PUBLISHED:
-            raise ValueError(f"{program.name}: no model reproduces {', '.join(program.errata - PUBLISHED)}")
-        bench, flits = program.replay(program.errata)
-        ours = Traffic(flits)
-        outward = program["flits"][program["flit_dir"] == 1]
-        theirs = Traffic(Flit.from_int(integer(row)) for row in outward)
+            raise GoldenError(f"{path}: {program.name}: no model reproduces {', '.join(program.errata - PUBLISHED)}")
+        with replaying(path, program.name):
+            try:
+                bench, flits = replay(program)
+            except TimeoutError as error:
+                ends.differ(1, f"{program.name}: {error}")
+                continue
+            ours, theirs = Traffic(flits), Traffic(program.sent)
         compare_list(ends, f"{program.name}: signal", ours.signals, theirs.signals)
-        compare_list(traffic, f"{program.name}: word read", ours.reads, theirs.reads)
+        read, recorded = zip_longest(ours.reads, bench.answers), zip_longest(theirs.reads, program.answered)
+        compare_list(traffic, f"{program.name}: (address, data) read", list(read), list(recorded))
         compare_list(traffic, f"{program.name}: (address, data) written", ours.writes, theirs.writes)
         compare_list(traffic, f"{program.name}: flit to a node", ours.node, theirs.node)
-        compare_l1(l1, program.name, bench.core.l1_image(), program["l1_after"])
-        compare_memory(memory, program.name, bench.memory, program.memory_after())
-        if int(program["signal_code"]) == SignalCode.INST_COMPLETE:
-            row = (program.name, int(program["signal_arg"]), bench.completions()[-1].arg)
-            ends.cycles.append(row)
+        compare_l1(l1, program.name, bench.core.l1_image(), program.l1_after)
+        compare_memory(memory, program.name, bench, ours.writes, program.memory_after)
+        if program.code == SignalCode.INST_COMPLETE:
+            ends.cycles.append((program.name, program.arg, bench.completions()[-1].arg))
     return [ends, traffic, l1, memory]
