@@ -5,35 +5,38 @@ Timing: docs/microarchitecture/cluster.md, cycle for cycle; behaviour: spec, clu
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from kohakutpu.isa.flit import FlitType, node
+from kohakutpu.isa.flit import FlitType
 from kohakutpu.isa.signals import CLUSTER_DEBUG, UnitType
 
 from . import cluster_accumulator, cluster_array, cluster_drain, cluster_l1, cluster_receive, cluster_sequence, cluster_sweep
 from .arithmetic import register
-from .cluster_accumulator import Accumulator, Command
+from .cluster_accumulator import TILES, Accumulator, Command
 from .cluster_array import Array
 from .cluster_drain import RESULT_QUEUE, Drain, Writer, sends_floats
-from .cluster_l1 import WORDS, Assembly, Delay, L1Side
+from .cluster_l1 import ENTRIES, WORDS, Assembly, Delay, L1Side
+from .cluster_lane import MANTISSA
 from .cluster_receive import Receiver, State
 from .cluster_sequence import Sequencer
 from .cluster_sweep import Sweep
 from .emit import shared
 from .endpoint import EndpointBase
 from .link import LinkSignature, view
-from .parameters import known_fault
+from .parameters import known_fault, positive, power_of_two, within
 
 VERSION = 0x04
 CAPS_BUFFERS = 2
 OPERANDS = 3  # cycles from an issue of the counters to the array's operands
 SUMS = OPERANDS + cluster_array.LATENCY  # to the array's sums, which meet their scales and anchor
 COMMAND = SUMS + 2  # to the accumulator command
-# A command follows the last one to its address 5 cycles later at the earliest. Countdowns from an issue and from an
-# ADD_PEER until an explicit DRAIN may start, whose first command is a cycle later still:
-DRAIN_AFTER, DRAIN_AFTER_NARROW, DRAIN_AFTER_PEER = COMMAND - 1, COMMAND + 3, 3
+# A command follows the last one to its address 5 cycles later at the earliest. Countdowns from an issue (and its pause) and
+# from an ADD_PEER until an explicit DRAIN may start, whose first command is a cycle later still:
+DRAIN_AFTER, DRAIN_AFTER_PEER = COMMAND - 1, 3
 # and from an issue and from any other command until a peer stream may open, whose first ADD_PEER is 3 cycles later:
 PEER_AFTER, PEER_AFTER_COMMAND = COMMAND + 1, 1
 
@@ -56,51 +59,73 @@ class Cluster(wiring.Component):
 
     def __init__(self, *, x: int, y: int, port: tuple[int, int], tiles: int, a_entries: int, b_entries: int, mantissa: int,
                  inst_depth: int, recv_depth: int, fault: str | None = None):  # fmt: skip
+        power_of_two("Cluster", *TILES, tiles=tiles)
+        power_of_two("Cluster", *ENTRIES, a_entries=a_entries, b_entries=b_entries)
+        within("Cluster", *MANTISSA, mantissa=mantissa)
+        positive("Cluster", inst_depth=inst_depth, recv_depth=recv_depth)
         self.fault = known_fault("Cluster", fault, FAULTS)
-        tile_bits = (tiles - 1).bit_length()
+        self.at = {"x": x, "y": y}
+        self.port = port
+        self.depths = {"inst_depth": inst_depth, "recv_depth": recv_depth}
+        self.tiles = tiles
+        self.entries = (a_entries, b_entries)
+        self.mantissa = mantissa
+        super().__init__({"in_link": In(LinkSignature()), "out_link": Out(LinkSignature())})
+
+    def _parts(self, m: Module) -> SimpleNamespace:
+        """The blocks, as submodules under their names."""
 
         def planted(module):
-            return fault if fault in module.FAULTS else None
+            return self.fault if self.fault in module.FAULTS else None
 
-        self.base = EndpointBase(x=x, y=y, unit_type=UnitType.CLUSTER, version=VERSION, buffers=CAPS_BUFFERS,
-                                 inst_depth=inst_depth, recv_depth=recv_depth)  # fmt: skip
-        self.sequencer = Sequencer(x=x, y=y, port=port, fault=planted(cluster_sequence))
-        self.assembly = shared(Assembly)
-        self.sides = {
-            layout: shared(L1Side, entries=entries, layout=layout, fault=planted(cluster_l1))
-            for layout, entries in (("A", a_entries), ("B", b_entries))
+        tile_bits = (self.tiles - 1).bit_length()
+        l1_a, l1_b = (
+            shared(L1Side, entries=entries, layout=layout, fault=planted(cluster_l1))
+            for layout, entries in zip("AB", self.entries)
+        )
+        accumulator = shared(Accumulator, tiles=self.tiles, mantissa=self.mantissa, fault=planted(cluster_accumulator))
+        limits = (WORDS * self.entries[0], WORDS * self.entries[1], 2 * self.tiles)
+        parts = {
+            "base": EndpointBase(**self.at, unit_type=UnitType.CLUSTER, version=VERSION, buffers=CAPS_BUFFERS, **self.depths),
+            "sequencer": Sequencer(**self.at, port=self.port, fault=planted(cluster_sequence)),
+            "assembly": shared(Assembly),
+            "l1_a": l1_a,
+            "l1_b": l1_b,
+            "sweep": shared(Sweep, tile_bits=tile_bits, fault=planted(cluster_sweep)),
+            "array": shared(Array, fault=planted(cluster_array)),
+            "accumulator": accumulator,
+            "drain": shared(Drain, tile_bits=tile_bits, fault=planted(cluster_drain)),
+            "writer": Writer(**self.at, port=self.port, fault=planted(cluster_drain)),
+            "receiver": Receiver(**self.at, limits=limits, word=accumulator.word, fault=planted(cluster_receive)),
+            # what travels beside the array
+            "commands": shared(Delay, width=3 + tile_bits, cycles=COMMAND),
+            "anchors": shared(Delay, width=8, cycles=SUMS),
+            "scales": shared(Delay, width=64, cycles=SUMS - OPERANDS),
         }
-        self.sweep = shared(Sweep, tile_bits=tile_bits, fault=planted(cluster_sweep))
-        self.array = shared(Array, fault=planted(cluster_array))
-        self.accumulator = shared(Accumulator, tiles=tiles, mantissa=mantissa, fault=planted(cluster_accumulator))
-        self.drain = shared(Drain, tile_bits=tile_bits, fault=planted(cluster_drain))
-        self.writer = Writer(x=x, y=y, port=port, fault=planted(cluster_drain))
-        self.receiver = Receiver(x=x, y=y, limits=(WORDS * a_entries, WORDS * b_entries, 2 * tiles),
-                                 word=self.accumulator.word, fault=planted(cluster_receive))  # fmt: skip
-        super().__init__({"in_link": In(LinkSignature()), "out_link": Out(LinkSignature())})
+        for name, part in parts.items():
+            m.submodules[name] = part
+        return SimpleNamespace(**parts)
 
     def elaborate(self, platform):
         m = Module()
-        for name in ("base", "sequencer", "assembly", "sweep", "array", "accumulator", "drain", "writer", "receiver"):
-            m.submodules[name] = getattr(self, name)
-        m.submodules.l1_a, m.submodules.l1_b = self.sides["A"], self.sides["B"]
-        self._port(m)
-        running = self._datapath(m)
-        self._start_rules(m)
-        self._results(m)
-        self._inbound(m)
-        self._outbound(m)
+        parts = self._parts(m)
+        self._port(m, parts.base)
+        running = self._datapath(m, parts)
+        self._start_rules(m, parts)
+        self._results(m, parts)
+        self._inbound(m, parts)
+        self._outbound(m, parts)
         debug = Signal(view(CLUSTER_DEBUG))
-        m.d.comb += self.base.debug.eq(debug)
+        m.d.comb += parts.base.debug.eq(debug)
         m.d.sync += [
             debug.array_cycles.eq(debug.array_cycles + running),
-            debug.fill_cycles.eq(debug.fill_cycles + self.sequencer.filling),
+            debug.fill_cycles.eq(debug.fill_cycles + parts.sequencer.filling),
         ]
         return m
 
-    def _port(self, m: Module) -> None:
+    def _port(self, m: Module, base: EndpointBase) -> None:
         """The links. Write acknowledgements are swallowed at the port, whatever the FIFOs hold."""
-        base, link = self.base, self.in_link
+        link = self.in_link
         swallowed = (link.flit.type == FlitType.MEM_WR_ACK) & (self.fault != "cluster-ack-blocks")
         m.d.comb += [
             base.in_link.flit.eq(link.flit),
@@ -109,32 +134,28 @@ class Cluster(wiring.Component):
         ]
         wiring.connect(m, wiring.flipped(self.out_link), base.out_link)
 
-    def _datapath(self, m: Module):
+    def _datapath(self, m: Module, parts: SimpleNamespace):
         """Counters, L1, array, accumulator; returns whether an issue is in the counters or on its way."""
-        sweep, array, accumulator, drain, receiver = self.sweep, self.array, self.accumulator, self.drain, self.receiver
-        for layout, side, entry, operand in (("a", "A", sweep.a_entry, array.a), ("b", "B", sweep.b_entry, array.b)):
-            m.d.comb += [
-                self.sides[side].entry.eq(register(m, entry, f"{layout}_entry")),
-                operand.eq(self.sides[side].operand),
-            ]
+        sweep, array, accumulator, drain, receiver = parts.sweep, parts.array, parts.accumulator, parts.drain, parts.receiver
         issued = Signal(COMMAND)  # bit c: an issue c + 1 cycles ago
         m.d.sync += issued.eq(Cat(sweep.issue, issued))
-        m.submodules.commands = commands = shared(Delay, width=3 + len(sweep.tile), cycles=COMMAND)
-        m.submodules.anchors = anchors = shared(Delay, width=8, cycles=SUMS)
-        m.submodules.scales = scales = shared(Delay, width=64, cycles=SUMS - OPERANDS)
         m.d.comb += [
-            commands.enter.eq(Cat(sweep.command, sweep.tile)),
-            anchors.enter.eq(sweep.anchor),
-            scales.enter.eq(Cat(self.sides["A"].scales, self.sides["B"].scales)),
+            parts.l1_a.entry.eq(register(m, sweep.a_entry, "a_entry")),
+            parts.l1_b.entry.eq(register(m, sweep.b_entry, "b_entry")),
+            array.a.eq(parts.l1_a.operand),
+            array.b.eq(parts.l1_b.operand),
+            parts.commands.enter.eq(Cat(sweep.command, sweep.tile)),
+            parts.anchors.enter.eq(sweep.anchor),
+            parts.scales.enter.eq(Cat(parts.l1_a.scales, parts.l1_b.scales)),
             accumulator.sums.eq(array.sums),
-            accumulator.scales_a.eq(scales.leave[:32]),
-            accumulator.scales_b.eq(scales.leave[32:]),
-            accumulator.anchor.eq(anchors.leave),
+            accumulator.scales_a.eq(parts.scales.leave[:32]),
+            accumulator.scales_b.eq(parts.scales.leave[32:]),
+            accumulator.anchor.eq(parts.anchors.leave),
             accumulator.peer.eq(receiver.pair_words),
         ]
         # The start rules keep the three apart.
         with m.If(issued[COMMAND - 1]):
-            m.d.comb += [accumulator.command.eq(commands.leave[:3]), accumulator.address.eq(commands.leave[3:])]
+            m.d.comb += [accumulator.command.eq(parts.commands.leave[:3]), accumulator.address.eq(parts.commands.leave[3:])]
         with m.Elif(receiver.pair):
             m.d.comb += [accumulator.command.eq(Command.ADD_PEER), accumulator.address.eq(receiver.pair_tile)]
         with m.Else():
@@ -145,13 +166,12 @@ class Cluster(wiring.Component):
                 m.d.comb += accumulator.command.eq(Command.SEND)
         return sweep.running | issued[: 0 if self.fault == "cluster-counter" else COMMAND - 1].any()
 
-    def _start_rules(self, m: Module) -> None:
+    def _start_rules(self, m: Module, parts: SimpleNamespace) -> None:
         """When the accumulator is free enough for a DRAIN and for a peer stream."""
-        sequencer, sweep, drain, receiver = self.sequencer, self.sweep, self.drain, self.receiver
+        sequencer, sweep, drain, receiver = parts.sequencer, parts.sweep, parts.drain, parts.receiver
         drain_wait = countdown(
-            m, "drain_wait",
-            (receiver.pair, DRAIN_AFTER_PEER), (sweep.issue, DRAIN_AFTER), (sweep.issue & sweep.narrow, DRAIN_AFTER_NARROW),
-        )  # fmt: skip
+            m, "drain_wait", (receiver.pair, DRAIN_AFTER_PEER), (sweep.issue, DRAIN_AFTER + sweep.pause)
+        )
         peer_wait = countdown(
             m, "peer_wait", (receiver.pair | drain.emit | drain.send, PEER_AFTER_COMMAND), (sweep.issue, PEER_AFTER)
         )
@@ -167,15 +187,17 @@ class Cluster(wiring.Component):
             ),
         ]  # fmt: skip
 
-    def _results(self, m: Module) -> None:
+    def _results(self, m: Module, parts: SimpleNamespace) -> None:
         """Batches, and room for their granules."""
-        sequencer, sweep, drain, writer, accumulator = self.sequencer, self.sweep, self.drain, self.writer, self.accumulator
+        sequencer, sweep, drain, writer, accumulator = (
+            parts.sequencer, parts.sweep, parts.drain, parts.writer, parts.accumulator,
+        )  # fmt: skip
         inst, gemm = sequencer.inst, sequencer.start_gemm
         m.d.comb += [
             sweep.start.eq(gemm), sweep.inst.eq(inst), sweep.room.eq(writer.outstanding < RESULT_QUEUE),
             drain.start.eq(sequencer.start_drain), drain.inst.eq(inst), drain.outstanding.eq(writer.outstanding),
             writer.inst.eq(inst), writer.make.eq(sequencer.start_drain | (gemm & inst.emit)), writer.fused.eq(gemm),
-            writer.bind.eq(sequencer.binds | (self.receiver.state == State.PEER_WAIT)), writer.rebind.eq(sequencer.rebinds),
+            writer.bind.eq(sequencer.binds | (parts.receiver.state == State.PEER_WAIT)), writer.rebind.eq(sequencer.rebinds),
             writer.issue_one.eq((sweep.issue & sweep.emits) | drain.emit), writer.issue_two.eq(drain.send),
             writer.push.eq(accumulator.push), writer.granule.eq(accumulator.granule),
             sequencer.clear.eq(writer.clear), sequencer.gone.eq(writer.gone),
@@ -186,9 +208,9 @@ class Cluster(wiring.Component):
         with m.Else():
             m.d.comb += [writer.rows.eq(sequencer.wanted), writer.columns.eq(Mux(sends_floats(inst), 2, 1))]
 
-    def _inbound(self, m: Module) -> None:
+    def _inbound(self, m: Module, parts: SimpleNamespace) -> None:
         """Instructions, and what the receive FIFO holds: at most one flit a cycle, by its type."""
-        base, sequencer, receiver, assembly = self.base, self.sequencer, self.receiver, self.assembly
+        base, sequencer, receiver, assembly = parts.base, parts.sequencer, parts.receiver, parts.assembly
         flit, state, inst = base.recv, receiver.state, sequencer.inst
         respond = Signal()
         with m.Switch(flit.type):
@@ -216,12 +238,12 @@ class Cluster(wiring.Component):
             assembly.to_b.eq(Mux(respond, inst.sel, receiver.to_b)),
             assembly.entry.eq(Mux(respond, Cat(flit.txn, bank), receiver.offset[2:])),
         ]  # fmt: skip
-        for side, write in ((self.sides["A"], assembly.write_a), (self.sides["B"], assembly.write_b)):
+        for side, write in ((parts.l1_a, assembly.write_a), (parts.l1_b, assembly.write_b)):
             m.d.comb += [side.write.eq(write), side.at.eq(assembly.at), side.words.eq(assembly.words)]
 
-    def _outbound(self, m: Module) -> None:
+    def _outbound(self, m: Module, parts: SimpleNamespace) -> None:
         """The unit's turn at the output register: acknowledgement, FILL request, results."""
-        base, sequencer, receiver, writer = self.base, self.sequencer, self.receiver, self.writer
+        base, sequencer, receiver, writer = parts.base, parts.sequencer, parts.receiver, parts.writer
         m.d.comb += [
             base.send_valid.eq(receiver.ack_valid | sequencer.request_valid | writer.send_valid),
             writer.out_free.eq(base.out_free),
@@ -234,12 +256,14 @@ class Cluster(wiring.Component):
             m.d.comb += [base.send.eq(writer.send), writer.send_ready.eq(base.send_ready)]
 
 
-def countdown(m: Module, name: str, *loads) -> Signal:
-    """A register that counts down to 0 and stays there; each (event, cycles) of `loads` raises it to that many."""
-    left = Signal(range(max(cycles for _, cycles in loads) + 1), name=name)
+def countdown(m: Module, name: str, command, issue) -> Signal:
+    """A register that counts down to 0 and stays there; `command` and `issue` are (event, cycles) that raise it to that
+    many. After an issue it is never more than that, whatever came before."""
+    left = Signal(range(PEER_AFTER + 4), name=name)
     with m.If(left != 0):
         m.d.sync += left.eq(left - 1)
-    for event, cycles in sorted(loads, key=lambda load: load[1]):
-        with m.If(event & (left <= cycles)):
-            m.d.sync += left.eq(cycles)
+    with m.If(command[0] & (left <= command[1])):
+        m.d.sync += left.eq(command[1])
+    with m.If(issue[0]):
+        m.d.sync += left.eq(issue[1])
     return left

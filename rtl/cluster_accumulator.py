@@ -17,9 +17,10 @@ from .cluster_l1 import Delay
 from .cluster_lane import FAULTS as LANE_FAULTS
 from .cluster_lane import Lane
 from .emit import shared
-from .parameters import known_fault
+from .parameters import known_fault, power_of_two
 
 GRANULE = 256
+TILES = 8, 32768  # least, so that addresses which wrap are 5 commands apart, and most
 FAULTS = {**LANE_FAULTS, "accumulator-reuse": "a tile is written a cycle late"}
 
 
@@ -52,8 +53,7 @@ class Accumulator(wiring.Component):
     """
 
     def __init__(self, *, tiles: int, mantissa: int, fault: str | None = None):
-        if not isinstance(tiles, int) or tiles < 8 or tiles & (tiles - 1):
-            raise TypeError(f"Accumulator tiles must be a power of two of at least 8, not {tiles!r}")
+        power_of_two("Accumulator", *TILES, tiles=tiles)
         self.tiles = tiles
         self.mantissa = mantissa
         self.fault = known_fault("Accumulator", fault, FAULTS)

@@ -7,7 +7,7 @@ from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 
 from .cluster_array import BITS, BLOCK, LANES
-from .parameters import known_fault
+from .parameters import known_fault, power_of_two, within
 
 WORDS = 4
 WORD_BITS = 256
@@ -16,6 +16,7 @@ PART_BITS = WORD_BITS - SCALE_BITS
 SLICE = BLOCK // WORDS
 OPERAND_BITS = LANES * BLOCK * BITS
 ENTRY_BITS = 9  # a bank and an entry in it
+ENTRIES = 4, 1 << ENTRY_BITS  # what a side may hold, least and most
 
 FAULTS = {
     "l1-layout": "both sides read their slots as side A does",
@@ -64,8 +65,7 @@ class L1Side(wiring.Component):
     """
 
     def __init__(self, *, entries: int, layout: str, fault: str | None = None):
-        if not isinstance(entries, int) or not 4 <= entries <= 512 or entries & (entries - 1):
-            raise TypeError(f"L1Side entries must be a power of two from 4 to 512, not {entries!r}")
+        power_of_two("L1Side", *ENTRIES, entries=entries)
         if layout not in ("A", "B"):
             raise TypeError(f"L1Side layout must be 'A' or 'B', not {layout!r}")
         self.entries = entries
@@ -120,8 +120,7 @@ class Delay(wiring.Component):
     """`width` bits, `cycles` cycles later, in a memory and not in as many registers. Reset does not clear it."""
 
     def __init__(self, *, width: int, cycles: int):
-        if not isinstance(cycles, int) or cycles < 3:
-            raise TypeError(f"Delay cycles must be an integer of at least 3, not {cycles!r}")
+        within("Delay", 3, 64, cycles=cycles)
         self.width = width
         self.cycles = cycles
         super().__init__({"enter": In(width), "leave": Out(width)})

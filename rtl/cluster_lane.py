@@ -13,8 +13,9 @@ from amaranth.lib.wiring import In, Out
 
 from .arithmetic import leading_one, register
 from .cluster_array import SUM_BITS
-from .parameters import known_fault
+from .parameters import known_fault, within
 
+MANTISSA = 10, 16  # fraction bits, least and most
 BIAS = 63
 EXPONENT_BITS = 7
 GUARD_BITS = 8
@@ -38,8 +39,7 @@ class Lane(wiring.Component):
     """
 
     def __init__(self, *, mantissa: int, fault: str | None = None):
-        if not isinstance(mantissa, int) or not 10 <= mantissa <= 16:
-            raise TypeError(f"Lane mantissa must be an integer in 10..16, not {mantissa!r}")
+        within("Lane", *MANTISSA, mantissa=mantissa)
         self.mantissa = mantissa
         self.fault = known_fault("Lane", fault, FAULTS)
         width = mantissa + 8

@@ -14,13 +14,11 @@ from .link import view
 from .parameters import known_fault
 
 INSTRUCTION = view(WORD)
-# Issue period by (gm, gn) where nk > 1, so that an address recurs no earlier than 5 cycles later; 1 from 5 sub-tiles on.
-PERIOD = {(1, 1): 5, (1, 2): 3, (2, 1): 3, (1, 3): 2, (3, 1): 2, (1, 4): 2, (2, 2): 2, (4, 1): 2}
-NARROW_GAP = 3  # a narrow sweep's last issue in e: the next GEMM starts in e + 4 at the earliest
+REUSE = 5  # cycles between two commands to one tile address
 
 FAULTS = {
-    "sweep-pacing": "narrow sweeps are not paced",
-    "sweep-gap": "a GEMM may start as soon as a narrow one has made its last issue",
+    "sweep-pause": "a K block follows a short one without a pause",
+    "sweep-pause-lost": "a GEMM that starts ends the pause after the one before",
     "sweep-offset": "entry offsets carry into the bank bit",
     "sweep-tiles": "tile addresses run on from one K block to the next",
     "sweep-room": "issues that emit do not wait for room in the result queue",
@@ -29,8 +27,8 @@ FAULTS = {
 
 class Sweep(wiring.Component):
     """Members: `start` with `inst`, the GEMM; `room` for an issue that emits; `issue` with `a_entry`, `b_entry` (bank
-    in bit 8), `tile`, `command`, `anchor`, `emits`; `running`; `free`, a GEMM may start in this cycle; `narrow`, the last
-    sweep has fewer than 5 sub-tiles.
+    in bit 8), `tile`, `command`, `anchor`, `emits`; `running`; `free`, a GEMM may start in this cycle; `pause`, the cycles
+    by which whatever follows this issue on its tile must wait longer than the next issue would.
 
     From the counters through `issue` and `free` to the start of the next GEMM is the cluster's longest path; everything
     on it is an equality of 8 bits and then one gate after the other.
@@ -52,8 +50,8 @@ class Sweep(wiring.Component):
                 "command": Out(Command),
                 "anchor": Out(8),
                 "running": Out(1),
-                "narrow": Out(1),
                 "free": Out(1),
+                "pause": Out(range(REUSE)),
             }
         )
 
@@ -63,15 +61,16 @@ class Sweep(wiring.Component):
         row, column, block = Signal(8), Signal(8), Signal(8)
         last_row, last_column, last_block = Signal(8), Signal(8), Signal(8)
         loads, emit = Signal(), Signal()
-        pace, period = Signal(3), Signal(3)
-        gap = Signal(range(NARROW_GAP + 1))
+        pace = Signal(range(REUSE))
         final_row, final_column, final_block = row == last_row, column == last_column, block == last_block
         ending = Signal()
         m.d.comb += [
             self.emits.eq(emit & final_block),
             self.issue.eq(self.running & (pace == 0) & (~self.emits | self.room | (self.fault == "sweep-room"))),
             ending.eq(self.issue & final_column & final_row & final_block),
-            self.free.eq(Mux(self.running, ending & ~self.narrow, gap == 0)),
+            self.free.eq(~self.running | ending),
+            # Tile addresses count up from 0, in this block and the next: only the first ones recur too soon.
+            self.pause.eq(Mux(self.tile < REUSE - 1, REUSE - 1 - self.tile[:2], 0)),
         ]
         with m.If(loads & (block == 0)):
             m.d.comb += self.command.eq(Mux(self.emits, Command.LOAD_EMIT, Command.LOAD))
@@ -80,33 +79,27 @@ class Sweep(wiring.Component):
 
         with m.If(pace != 0):
             m.d.sync += pace.eq(pace - 1)
-        with m.If(gap != 0):
-            m.d.sync += gap.eq(gap - 1)
         with m.If(self.issue):
-            m.d.sync += [pace.eq(period), self.tile.eq(self.tile + 1), column.eq(column + 1)]
+            m.d.sync += [self.tile.eq(self.tile + 1), column.eq(column + 1)]
             with m.If(final_column):
                 m.d.sync += [column.eq(0), row.eq(row + 1)]
                 with m.If(final_row):
                     m.d.sync += [row.eq(0), block.eq(block + 1)]
+                    if self.fault != "sweep-pause":
+                        m.d.sync += pace.eq(self.pause)
                     if self.fault != "sweep-tiles":
                         m.d.sync += self.tile.eq(0)
         with m.If(ending):
             m.d.sync += self.running.eq(0)
-            if self.fault != "sweep-gap":
-                m.d.sync += gap.eq(Mux(self.narrow, NARROW_GAP, 0))
         with m.If(self.start):
             m.d.sync += [
-                self.running.eq(1), self.narrow.eq(0), pace.eq(0), period.eq(0), gap.eq(0),
-                row.eq(0), column.eq(0), block.eq(0), self.tile.eq(0),
+                self.running.eq(1), row.eq(0), column.eq(0), block.eq(0), self.tile.eq(0),
                 loads.eq(~inst.acc), emit.eq(inst.emit), self.anchor.eq(inst.anchor),
             ]  # fmt: skip
             for last, count in ((last_row, inst.gm), (last_column, inst.gn), (last_block, inst.nk)):
                 m.d.sync += last.eq(count - (count != 0))
-            for (rows, columns), cycles in PERIOD.items():
-                with m.If(self._is(inst.gm, rows) & self._is(inst.gn, columns)):
-                    m.d.sync += self.narrow.eq(1)
-                    if self.fault != "sweep-pacing":
-                        m.d.sync += period.eq(Mux(inst.nk > 1, cycles - 1, 0))
+            if self.fault == "sweep-pause-lost":
+                m.d.sync += pace.eq(0)
 
         # An entry's number is offset + group * nk + block, modulo 256 inside its bank.
         counting = ENTRY_BITS if self.fault == "sweep-offset" else ENTRY_BITS - 1
@@ -131,8 +124,3 @@ class Sweep(wiring.Component):
             with m.If(self.start):
                 m.d.sync += [first.eq(offset), now.eq(offset), in_bank.eq(bank), step.eq(inst.nk | (inst.nk == 0))]
         return m
-
-    @staticmethod
-    def _is(count, value: int):
-        """A count field that acts as `value`: 0 acts as 1."""
-        return (count == value) | (count == 0) if value == 1 else count == value

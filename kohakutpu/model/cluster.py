@@ -222,7 +222,7 @@ class Cluster(Endpoint):
         batch = self.writer.batch
         if batch is not None:
             batch.bind()
-        start = 0 if self.sweep is None else self.sweep.next_start
+        start = 0 if self.sweep is None else self.sweep.last_issue
         if now < start or self.receiver.state is Burst.PEER or (inst.emit and not clear):
             return start if start > now else NEVER
         if self.sweep is not None:
@@ -233,7 +233,8 @@ class Cluster(Endpoint):
         else:
             self._array_from = now + 1
         sides = self.side[Side.A], self.side[Side.B]
-        self.sweep = sweep = Sweep(inst, now, *sides, self.tiles, paced="cluster-pacing" not in self.faults)
+        paced = "cluster-pacing" not in self.faults
+        self.sweep = sweep = Sweep(inst, now, *sides, self.tiles, before=self.sweep, paced=paced)
         if sweep.emits:
             self.writer.batch = Batch(sweep.subtiles, sweep.word, self._destination(inst), fused=True)
         self._retire(now, counted=True)

@@ -1,7 +1,8 @@
 """The GEMM sweep: issue timing in closed form, arithmetic on demand (spec: cluster, GEMM sweep).
 
-The counters issue one (A entry, B entry, sub-tile) per `period` cycles, K outermost. Only an issue that
-emits can be held up, so every other issue's cycle is known when the sweep starts. Arithmetic is evaluated
+The counters issue one (A entry, B entry, sub-tile) a cycle, K outermost, and pause between K blocks of so few
+sub-tiles that an address would recur too soon. Only an issue that emits can be held up, so every other issue's
+cycle is known when the sweep starts. Arithmetic is evaluated
 when somebody looks at a result, and before an L1 entry that the sweep still needs is overwritten.
 """
 
@@ -22,28 +23,28 @@ TILE_WRITE = 6  # accumulator command to the end of its tile write
 EMIT_VALID = 8  # EMIT command to its word
 SEND_VALID = 7  # SEND command to its first granule; the second follows in the next cycle
 QUEUE = 1  # result queue: pushed to visible
-WIDE = 5  # gm * gn from which no address recurs within REUSE_MIN
-PERIOD = {1: 5, 2: 3, 3: 2, 4: 2}  # issue period by gm * gn where nk > 1
 
 
 class Sweep:
-    """One GEMM that was started in cycle `start`; its first issue is in the next.
+    """One GEMM that was started in cycle `start`; its first issue is in the next, or when the pause after the sweep
+    `before` is over.
 
-    `paced` False is a fault: narrow sweeps issue every cycle, and a command that comes within REUSE_MIN of
+    `paced` False is a fault: K blocks follow each other without a pause, and a command that comes within REUSE_MIN of
     the last one to its address reads the tile as it was before.
     """
 
-    def __init__(self, inst: Instruction, start: int, a: L1Side, b: L1Side, tiles: TileStore, *, paced: bool = True):
+    def __init__(self, inst: Instruction, start: int, a: L1Side, b: L1Side, tiles: TileStore, *,
+                 before: Sweep | None = None, paced: bool = True):  # fmt: skip
         self.gm, self.gn, self.nk = max(inst.gm, 1), max(inst.gn, 1), max(inst.nk, 1)
         self.subtiles = self.gm * self.gn
         self.issues = self.subtiles * self.nk
-        self.wide = self.subtiles >= WIDE
-        narrow = self.nk > 1 and not self.wide
-        self.period = PERIOD[self.subtiles] if narrow and paced else 1
+        # Cycles between the last issue of a K block and whatever comes next to the tiles, beyond the usual one.
+        self.pause = max(REUSE_MIN - 1 - (self.subtiles - 1) % tiles.tiles, 0)
+        self._block = self.subtiles + (self.pause if paced else 0)  # cycles from block to block
         self.load = not inst.acc
         self.anchor = inst.anchor
         self.start = start
-        self.first = start + 1
+        self.first = start + 1 if before is None else max(start, before.last_issue + before.pause) + 1
         self.a, self.b, self.tiles = a, b, tiles
         blocks = np.arange(self.nk)
         self._a = a.address(inst.abank, inst.aoff + np.arange(self.gm)[:, None] * self.nk + blocks)
@@ -55,10 +56,11 @@ class Sweep:
         # the issues whose cycle is known from the start; an emitting sweep's last K block is issued one by one
         self.fixed = self.issues - self.subtiles if self.emits else self.issues
         self.emitted = 0
-        self.next_emit = self.first + self.fixed * self.period if self.emits else NEVER
-        self.last_issue = NEVER if self.emits else self.first + (self.issues - 1) * self.period
+        last_block = self.first + (self.nk - 1) * self._block
+        self.next_emit = last_block if self.emits else NEVER
+        self.last_issue = NEVER if self.emits else last_block + self.subtiles - 1
         # Blocks that are in flight to one address when the next is read; 1 unless pacing is off.
-        self._lag = -(-REUSE_MIN // self.subtiles) if narrow and not paced else 1
+        self._lag = 1 if paced else max(-(-REUSE_MIN // self.subtiles), 1)
         self._history: list[np.ndarray] = []
 
     def emit(self, now: int) -> None:
@@ -67,21 +69,17 @@ class Sweep:
         if self.emitted == self.subtiles:
             self.next_emit, self.last_issue = NEVER, now
         else:
-            self.next_emit = now + self.period
-
-    @property
-    def next_start(self) -> int:
-        """The first cycle in which the following GEMM may start; NEVER while that is not known."""
-        return self.last_issue + (0 if self.wide else REUSE_MIN - 1)
+            self.next_emit = now + 1
 
     @property
     def settled(self) -> int:
-        """The first cycle in which anything but a GEMM may issue accumulator commands, minus one."""
-        return self.next_start + CHAIN
+        """The first cycle in which an explicit DRAIN may start; NEVER while that is not known."""
+        return self.last_issue + CHAIN + self.pause
 
     def issued(self, now: int) -> int:
         """Issues up to and including cycle `now`."""
-        return max(0, min(self.fixed, (now - self.first) // self.period + 1)) + self.emitted
+        blocks, rest = divmod(max(now + 1 - self.first, 0), self._block)
+        return min(self.fixed, blocks * self.subtiles + min(rest, self.subtiles)) + self.emitted
 
     def needs(self, side: L1Side, entry: int) -> bool:
         """The sweep reads `entry` of `side`, and has not been evaluated to its end."""

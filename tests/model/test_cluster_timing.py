@@ -37,8 +37,14 @@ def retirements(bench, *payloads, **options):
     return [signal.cycle - 2 for signal in bench.signals[before:]]
 
 
-def period(gm, gn, nk):
-    return {1: 5, 2: 3, 3: 2, 4: 2}.get(gm * gn, 1) if nk > 1 else 1
+def period(subtiles):
+    """Cycles from K block to K block."""
+    return max(subtiles, 5)
+
+
+def published_issues(gm, gn, nk):
+    """Cycles from the first issue of the published sweep to its last."""
+    return (gm * gn * nk - 1) * ({1: 5, 2: 3, 3: 2, 4: 2}.get(gm * gn, 1) if nk > 1 else 1)
 
 
 def test_unknown_opcodes(bench):
@@ -70,22 +76,31 @@ def test_a_gemm_retires_as_it_starts(bench):
 
 @pytest.mark.parametrize("gm, gn, nk", SHAPES)
 def test_gemm_pitch(bench, gm, gn, nk):
-    times = retirements(bench, *[GEMM.encode(gm=gm, gn=gn, nk=nk)] * 4)
-    pitches = {times[2] - times[1], times[3] - times[2]}
-    subtiles, p = gm * gn, period(gm, gn, nk)
-    if subtiles >= 5:
-        expected, published = subtiles * nk, subtiles * nk + 22
-    else:
-        expected, published = (subtiles * nk - 1) * p + 5, 1 + (subtiles * nk - 1) * p + 33
+    times = retirements(bench, *[GEMM.encode(gm=gm, gn=gn, nk=nk)] * 5)
+    pitches = {times[3] - times[2], times[4] - times[3]}  # the first ones are set by how fast instructions are taken
+    expected = period(gm * gn) * nk
+    published = gm * gn * nk + 22 if gm * gn >= 5 else published_issues(gm, gn, nk) + 34
     assert pitches == {expected} and expected <= published
 
 
 @pytest.mark.parametrize("first, second", [((1, 1), (5, 1)), ((5, 1), (1, 1)), ((2, 2), (2, 2)), ((3, 2), (1, 2))])
-def test_the_wait_between_sweeps_is_the_earlier_ones(bench, first, second):
+def test_the_pause_between_sweeps_is_the_earlier_ones(bench, first, second):
+    """A GEMM starts with the last issue of the one before; its own first issue waits for that one's tiles."""
     times = retirements(bench, *[GEMM.encode(gm=gm, gn=gn, nk=2) for gm, gn in (first, second, second)])
-    gm, gn = first
-    narrow = gm * gn < 5
-    assert times[1] - times[0] == (gm * gn * 2 - 1) * period(gm, gn, 2) + (5 if narrow else 1)
+    one, two = first[0] * first[1], second[0] * second[1]
+    assert times[1] - times[0] == period(one) + one
+    pause = period(one) - one
+    assert times[2] - times[1] == pause + period(two) + two
+
+
+@pytest.mark.parametrize("gm, gn, tail", [(3, 3, 1), (2, 5, 2), (3, 4, 4), (3, 7, 5), (2, 8, 8)])
+def test_a_sweep_that_wraps_pauses_by_where_it_ends(gm, gn, tail):
+    """More sub-tiles than the store holds: `tail` of them are in the last round, and their addresses recur first."""
+    bench = ClusterBench(ClusterUnit(2, 1, tiles=8, a_entries=32, b_entries=32))
+    times = retirements(bench, *[GEMM.encode(gm=gm, gn=gn, nk=3)] * 3)
+    assert times[2] - times[1] == 3 * (gm * gn + max(5 - tail, 0))
+    (drained,) = retirements(bench, DRAIN.encode(addr=0x4000, n=1))
+    assert drained == bench.cluster.sweep.last_issue + 20 + max(5 - tail, 0) + 1 + 9 + 2
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 9, 16, 17, 64, 512])
@@ -128,11 +143,12 @@ def test_from_the_last_fill_to_the_drain(gm, gn, nk, unfused, fused):
 
 
 @pytest.mark.parametrize("gm, gn, nk", SHAPES)
-def test_a_narrow_sweeps_drain_waits_four_cycles_longer(bench, gm, gn, nk):
+def test_a_narrow_sweeps_drain_waits_for_the_pause_too(bench, gm, gn, nk):
     start, end = retirements(bench, GEMM.encode(gm=gm, gn=gn, nk=nk), DRAIN.encode(addr=0x4000, n=1))
-    issues, narrow = gm * gn * nk, gm * gn < 5
-    last = start + 1 + (issues - 1) * period(gm, gn, nk)
-    began = max(last + 20 + 4 * narrow, start + 2)
+    subtiles = gm * gn
+    last = start + (nk - 1) * period(subtiles) + subtiles
+    assert last - start - 1 <= published_issues(gm, gn, nk)
+    began = last + 20 + period(subtiles) - subtiles
     assert end == began + 1 + 9 + 2  # EMIT, its word, descriptor and data sent, transferred
 
 
@@ -140,13 +156,12 @@ def test_a_narrow_sweeps_drain_waits_four_cycles_longer(bench, gm, gn, nk):
 def test_emitted_words_come_at_the_sweeps_pace(bench, gm, gn, nk):
     retirements(bench, GEMM.encode(gm=gm, gn=gn, nk=nk, emit=1), DRAIN.encode(addr=0, n=gm * gn, fuse=1))
     start = bench.cluster.sweep.start
-    p = period(gm, gn, nk)
     data = [cycle for cycle, flit in bench.received if flit.type == FlitType.MEM_WR_DATA]
-    first = start + 1 + gm * gn * (nk - 1) * p + 29  # the first word at the head of the queue: the descriptor is sent
+    first = start + 1 + (nk - 1) * period(gm * gn) + 29  # the first word at the head of the queue: the descriptor is sent
     expected, free = [], first + 1
     for index in range(gm * gn):
         free += index == 8  # the second descriptor
-        free = max(free, first + index * p)
+        free = max(free, first + index)
         expected.append(free + 1)  # transferred the cycle after it was sent
         free += 1
     assert data == expected
