@@ -30,8 +30,8 @@ class WriteIssue(wiring.Component):
     """Address and handshakes of write bursts; the data are beside it.
 
     `go` hands over `words` (1 to 8) words from word `index` on, in a cycle in which `idle` is high; the first beat is
-    offered in the next cycle, and `taken` asks for the next beat's data. `cut`: the piece offered to `go` takes two bursts,
-    and so gets two responses.
+    offered in the next cycle, and `taken` asks for the next beat's data. `cut`: the piece offered to `go` takes two
+    bursts, and so gets two responses.
     """
 
     def __init__(self, *, fault: str | None = None):

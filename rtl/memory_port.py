@@ -12,7 +12,6 @@ from amaranth.lib.wiring import In, Out
 from kohakutpu.isa.flit import FlitType
 
 from .axi import AxiSignature, Burst, Response
-from .emit import shared
 from .link import FLIT, LinkSignature
 from .memory_issue import ADDRESS_BITS, AXI_SIZE, WORD_BITS, WORD_BYTES
 from .memory_read import FAULTS as READ_FAULTS
@@ -37,8 +36,8 @@ class MemoryPort(wiring.Component):
 
     Members: `in_link` (MEM_RD_REQ, MEM_WR_REQ and MEM_WR_DATA only); `response`, `response_valid`, `response_ready`, as
     `AgentPort` has them; `node`, the port's packed coordinate; `axi`, an AXI4 master. `reads` and `writes` are what
-    AUX_STAT sums up, `settled` says that all writes that had arrived in full are in memory; `refused`, `warned` and `errors`
-    count refused requests, broken rules that were served nevertheless, and error responses of the memory.
+    AUX_STAT sums up, `settled` says that all writes that had arrived in full are in memory; `refused`, `warned` and
+    `errors` count refused requests, broken rules that were served nevertheless, and error responses of the memory.
     """
 
     def __init__(self, *, memory_bytes: int, queue_depth: int, write_slots: int, fault: str | None = None):
@@ -108,7 +107,8 @@ class MemoryPort(wiring.Component):
             self.refused.eq(self.refused + (reads.refused + writes.refused)),
             self.warned.eq(self.warned + (reads.warned + writes.warned)),
             self.errors.eq(
-                self.errors + ((axi.bvalid & (axi.bresp != Response.OKAY)) + (axi.rvalid & (axi.rresp != Response.OKAY)))
+                self.errors
+                + ((axi.bvalid & (axi.bresp != Response.OKAY)) + (axi.rvalid & (axi.rresp != Response.OKAY)))
             ),
         ]
 

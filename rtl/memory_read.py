@@ -46,7 +46,8 @@ class ReadPath(wiring.Component):
     """`depth` requests of queue in front of a memory of `words` words.
 
     Members: `push`, `flit` in and `full` out, the queue; `send`, `send_valid`, `send_take`; `node`, the port; the read
-    channels of AXI4, whose beats are always taken; `served`: plain reads and entries fetched; `refused`, `warned`: pulses.
+    channels of AXI4, whose beats are always taken; `served`: plain reads and entries fetched; `refused` and
+    `warned`: pulses.
     """
 
     def __init__(self, *, depth: int, words: int, fault: str | None = None):

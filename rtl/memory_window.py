@@ -45,11 +45,12 @@ class Write:
 class MemoryWindow(wiring.Component):
     """A host's way to `memory_bytes` of memory.
 
-    Members: `host`, an AXI4 slave; `axi`, an AXI4 master; `settled`: every write that reached a port in full is in memory.
+    Members: `host`, an AXI4 slave; `axi`, an AXI4 master; `settled`: every write that reached a port in full is in
+    memory.
 
-    A plain burst is INCR, or of one beat, with beats of a whole word, or of one beat. A burst to an upload aperture has a
-    multiple of 8 whole beats (its type is not looked at) and a destination that is a multiple of 32: the address that it
-    names. Anything else, and what lies outside of memory, is answered with DECERR and changes nothing.
+    A plain burst is INCR with beats of a whole word, or one beat. A burst to an upload aperture has a multiple of 8
+    whole beats (its type is not looked at) and a destination that is a multiple of 32: the address that it names.
+    Anything else, and what lies outside of memory, is answered with DECERR and changes nothing.
     """
 
     def __init__(self, *, memory_bytes: int, fault: str | None = None):
@@ -160,15 +161,18 @@ class MemoryWindow(wiring.Component):
             current = Signal(address.shape())
             m.d.comb += [
                 current.eq(Mux(held, address, here)),
-                axi.awaddr.eq(current.addr), axi.awlen.eq(current.len), axi.awsize.eq(current.size), axi.awburst.eq(current.burst),
+                axi.awaddr.eq(current.addr), axi.awlen.eq(current.len),
+                axi.awsize.eq(current.size), axi.awburst.eq(current.burst),
                 axi.awvalid.eq(held | forwards),
                 axi.wdata.eq(host.wdata), axi.wlast.eq(now_left == 0), axi.wvalid.eq(host.wvalid & plain),
                 axi.wstrb.eq(~0 if self.fault == "window-ignores-strobes" else host.wstrb),
             ]  # fmt: skip
         with m.Else():
             m.d.comb += [
-                axi.awaddr.eq(issue.awaddr), axi.awlen.eq(issue.awlen), axi.awvalid.eq(issue.awvalid), issue.awready.eq(axi.awready),
-                axi.wdata.eq(converter.result), axi.wlast.eq(issue.wlast), axi.wvalid.eq(issue.wvalid), axi.wstrb.eq(~0),
+                axi.awaddr.eq(issue.awaddr), axi.awlen.eq(issue.awlen), axi.awvalid.eq(issue.awvalid),
+                issue.awready.eq(axi.awready),
+                axi.wdata.eq(converter.result), axi.wstrb.eq(~0), axi.wlast.eq(issue.wlast),
+                axi.wvalid.eq(issue.wvalid),
                 issue.wready.eq(axi.wready),
             ]  # fmt: skip
 
@@ -194,7 +198,8 @@ class MemoryWindow(wiring.Component):
             m.d.comb += [host.bvalid.eq(1), host.bresp.eq(Response.DECERR), answers.pop.eq(host.bready)]
         with m.Elif(answers.valid & ends & oldest.final):
             m.d.comb += [
-                host.bvalid.eq(axi.bvalid), host.bresp.eq(Mux(wrong == 0, axi.bresp, wrong)), axi.bready.eq(host.bready),
+                host.bvalid.eq(axi.bvalid), axi.bready.eq(host.bready),
+                host.bresp.eq(Mux(wrong == 0, axi.bresp, wrong)),
                 answers.pop.eq(axi.bvalid & host.bready),
             ]  # fmt: skip
         with m.Elif(answers.valid):
@@ -225,7 +230,8 @@ class MemoryWindow(wiring.Component):
             here.eq(Cat(host.araddr, host.arlen, host.arsize, host.arburst)),
             current.eq(Mux(held, address, here)),
             axi.arid.eq(0),
-            axi.araddr.eq(current.addr), axi.arlen.eq(current.len), axi.arsize.eq(current.size), axi.arburst.eq(current.burst),
+            axi.araddr.eq(current.addr), axi.arlen.eq(current.len),
+            axi.arsize.eq(current.size), axi.arburst.eq(current.burst),
             axi.arvalid.eq((held | forwards) & may),
             reads.push.eq(begins),
             reads.push_data.eq(host.arid),

@@ -39,8 +39,8 @@ class WritePath(wiring.Component):
 
     Members: `push`, `flit` in and `full` out, the queue; `ack`, `ack_valid`, `ack_take`; `node`, the port; `size`
     words of memory, the bound of what is written; the write channels of AXI4; `served`: words acknowledged;
-    `settled`: all that had arrived in full is in memory; `refused` and `warned`: how many refusals and broken rules this
-    cycle brought.
+    `settled`: all that had arrived in full is in memory; `refused` and `warned`: how many refusals and broken rules
+    this cycle brought.
     """
 
     def __init__(self, *, depth: int, slots: int, words: int, fault: str | None = None):
@@ -180,7 +180,8 @@ class WritePath(wiring.Component):
             get.en.eq(1),
             self.wdata.eq(get.data),
             self.awaddr.eq(issue.awaddr), self.awlen.eq(issue.awlen), self.awvalid.eq(issue.awvalid),
-            issue.awready.eq(self.awready), self.wlast.eq(issue.wlast), self.wvalid.eq(issue.wvalid), issue.wready.eq(self.wready),
+            self.wlast.eq(issue.wlast), self.wvalid.eq(issue.wvalid),
+            issue.awready.eq(self.awready), issue.wready.eq(self.wready),
         ]  # fmt: skip
         with m.If(issue.go):
             m.d.comb += next_beat.eq(next_slot * WRITE_BEATS)

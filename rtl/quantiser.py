@@ -66,7 +66,10 @@ class Significand(wiring.Component):
             negative.eq(self.element[15]),
         ]
         # Magnitudes stay at or below 63: the scale was chosen so that the peak does.
-        m.d.comb += [x.eq(Mux(shift[3:].any(), 0, product[15:] >> shift[:3])), rounded.eq(x[1:] + (0 if self.truncates else x[0]))]
+        m.d.comb += [
+            x.eq(Mux(shift[3:].any(), 0, product[15:] >> shift[:3])),
+            rounded.eq(x[1:] + (0 if self.truncates else x[0])),
+        ]
         m.d.sync += [magnitude.eq(rounded), sign.eq(negative)]
         m.d.comb += self.result.eq(Mux(sign, -magnitude, magnitude))
         return m
@@ -76,8 +79,8 @@ class Quantiser(wiring.Component):
     """FP16 entries in, operand words out; entries follow each other every eight cycles.
 
     Members: `word`, `layout` (1 is B) and `take` (taken in this cycle; only while `accepts`). Of the oldest entry whose
-    words are complete: `ready`, `result` (the word at `index`), `free` (forget it). `done`: an entry is `ready` from the
-    next cycle on. `empty`: no entry is inside, begun or complete.
+    words are complete: `ready`, `result` (the word at `index`), `free` (forget it). `done`: an entry is `ready` from
+    the next cycle on. `empty`: no entry is inside, begun or complete.
     """
 
     def __init__(self, *, fault: str | None = None):
@@ -105,8 +108,16 @@ class Quantiser(wiring.Component):
         put, get = Signal(range(ENTRIES)), Signal(range(ENTRIES))
         begins = self.take & (number == 0)
         done = self.done
-        m.d.comb += [self.accepts.eq((number != 0) | (inside != ENTRIES)), self.ready.eq(complete != 0), self.empty.eq(inside == 0)]
-        m.d.sync += [inside.eq(inside + begins - self.free), complete.eq(complete + done - self.free), get.eq(get + self.free)]
+        m.d.comb += [
+            self.accepts.eq((number != 0) | (inside != ENTRIES)),
+            self.ready.eq(complete != 0),
+            self.empty.eq(inside == 0),
+        ]
+        m.d.sync += [
+            inside.eq(inside + begins - self.free),
+            complete.eq(complete + done - self.free),
+            get.eq(get + self.free),
+        ]
         with m.If(self.take):
             m.d.sync += number.eq(number + 1)
             with m.If(number == SOURCE_WORDS - 1):
@@ -148,7 +159,7 @@ class Quantiser(wiring.Component):
             ]
             significands.append(one.result)
 
-        # ---- result memory: two banks, of the even and of the odd words, written lane by lane -------------------------
+        # ---- result memory: two banks, of the even and of the odd words, written lane by lane -------------------
         store, half = Signal(), Signal()
         at = Signal(peak_at.shape())
         late = Signal(peak_at.shape())
@@ -166,7 +177,9 @@ class Quantiser(wiring.Component):
                 place = SLOTS - 1 - slot  # slot 0 is at the top
                 in_a, in_b = slot // SLICE, slot % LANES
                 m.d.comb += [
-                    write.data[BITS * place : BITS * (place + 1)].eq(Mux(layout, own[slot // LANES], own[slot % SLICE])),
+                    write.data[BITS * place : BITS * (place + 1)].eq(
+                        Mux(layout, own[slot // LANES], own[slot % SLICE])
+                    ),
                     write.en[place].eq(store & Mux(layout, at.lane == in_b, at.lane == in_a)),
                 ]
             banks.append(read.data)

@@ -1,4 +1,4 @@
-"""A monitor beside an AXI4 master: `AxiChecker` counts what no master may do (AMBA AXI4, IHI 0022). For simulation only."""
+"""A monitor beside an AXI4 master: `AxiChecker` counts what none may do (AMBA AXI4, IHI 0022). For simulation only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from rtl.parameters import positive
 
 COUNTER_BITS = 8  # of each rule, saturating
 OUTSTANDING = 256
-CHANNELS = {"aw": ("id", "addr", "len", "size", "burst"), "ar": ("id", "addr", "len", "size", "burst"), "w": ("data", "strb", "last")}
+CHANNELS = {
+    "aw": ("id", "addr", "len", "size", "burst"),
+    "ar": ("id", "addr", "len", "size", "burst"),
+    "w": ("data", "strb", "last"),
+}
 # In the order of the counters, lowest first.
 RULES = {
     "aw_moved": "a write address was offered, not taken, and withdrawn or changed",
@@ -63,14 +67,12 @@ class AxiChecker(wiring.Component):
         size = (self.bus_signature.data_width // 8).bit_length() - 1
         for channel in ("aw", "ar"):
             addr, length = getattr(self, f"{channel}addr"), getattr(self, f"{channel}len")
+            plain = (getattr(self, f"{channel}size") == size) & (getattr(self, f"{channel}burst") == Burst.INCR)
             taken = getattr(self, f"{channel}valid") & getattr(self, f"{channel}ready")
             m.d.comb += [
                 broken[f"{channel}_page"].eq(taken & (addr[size:12] + length >= (4096 >> size))),
-                broken[f"{channel}_shape"].eq(
-                    taken & ((length >= self.longest)
-                             | ((length != 0) & ((getattr(self, f"{channel}size") != size) | (getattr(self, f"{channel}burst") != Burst.INCR))))
-                ),
-            ]  # fmt: skip
+                broken[f"{channel}_shape"].eq(taken & ((length >= self.longest) | ((length != 0) & ~plain))),
+            ]
         # Data may come before their address: count bursts of each, and compare lengths in the order of both.
         m.submodules.asked = asked = shared(Fifo, width=8, depth=OUTSTANDING)
         m.submodules.sent = sent = shared(Fifo, width=9, depth=OUTSTANDING)

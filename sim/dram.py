@@ -26,8 +26,8 @@ SETTLE_PS = 30
 
 
 class BackdoorSignature(wiring.Signature):
-    """Whoever drives it: a rising `load` reads the file at `path` into the memory, a rising `dump` writes words `first` to
-    `last` there, both as `$readmemh` has it."""
+    """Whoever drives it: a rising `load` reads the file at `path` into the memory, a rising `dump` writes words `first`
+    to `last` there, both as `$readmemh` has it."""
 
     def __init__(self):
         super().__init__(
@@ -45,11 +45,13 @@ class BackdoorSignature(wiring.Signature):
 
 
 class Dram(wiring.Component):
-    """`memory_bytes` of memory, zero at the start, with `ports` AXI4 ports of one word every `cycles_per_word` cycles each way.
+    """`memory_bytes` of memory, zero at the start, with `ports` AXI4 ports; each moves a word every `cycles_per_word`
+    cycles each way.
 
-    A burst is read as it is at the start of its address handshake's cycle and comes from `latency` cycles after it on; one
-    that is written lands whole at the end of its last beat's cycle and is answered `latency` cycles after it. Bursts are
-    INCR; a burst past the end or across 4 KiB stops the simulation. Contents survive reset, what is on its way does not.
+    A burst is read as it is at the start of its address handshake's cycle and comes from `latency` cycles after it on;
+    one that is written lands whole at the end of its last beat's cycle and is answered `latency` cycles after it.
+    Bursts are INCR; one past the end or across 4 KiB stops the simulation. Contents survive reset, what is on its way
+    does not.
     """
 
     def __init__(self, *, ports: int, memory_bytes: int, latency: int, cycles_per_word: int):
@@ -100,7 +102,8 @@ class Dram(wiring.Component):
                 "    end",
                 "  end",
                 "  always @(posedge backdoor__load) $readmemh(backdoor__path, store);",
-                "  always @(posedge backdoor__dump) $writememh(backdoor__path, store, backdoor__first, backdoor__last);",
+                "  always @(posedge backdoor__dump)",
+                "    $writememh(backdoor__path, store, backdoor__first, backdoor__last);",
                 "endmodule",
                 "",
             ]
@@ -178,7 +181,8 @@ _WRITE = """\
         p@_w_data[p@_beat] = axi__@__wdata;
         p@_w_strb[p@_beat] = axi__@__wstrb;
         p@_beat = p@_beat + 1;
-        if (axi__@__wlast != (p@_beat == p@_w_beats)) $fatal(1, "port @: WLAST on beat %0d of %0d", p@_beat, p@_w_beats);
+        if (axi__@__wlast != (p@_beat == p@_w_beats))
+          $fatal(1, "port @: WLAST on beat %0d of %0d", p@_beat, p@_w_beats);
         p@_next_beat = now - 1 + PACE;
         if (p@_beat == p@_w_beats) begin
           for (k = 0; k < p@_w_beats; k = k + 1)

@@ -1,4 +1,4 @@
-"""Memory ports and the memory behind them: the gates and the model live the same life, cycle for cycle and byte for byte."""
+"""Memory ports, host window and memory: gates and model live the same life, cycle for cycle and byte for byte."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import os
 import cocotb
 from memory_rig import COUNTERS
 from memory_scenario import BYTES, NODES, Model, contents, host_transfers, outbound, program, run_host
-from sim.dram import Backdoor
 from support.host import HostDriver
 from support.links import Links, bursts, stutter
 from support.models import compare
+
+from sim.dram import Backdoor
 
 CYCLES = int(os.environ.get("CYCLES", "8000"))
 LENGTH = int(os.environ.get("LENGTH", "150"))
 HOST = int(os.environ.get("HOST", "25"))
 LATENCY = int(os.environ["LATENCY"])
 PACE = int(os.environ.get("PACE", "1"))
-SIZES = {"queue_depth": int(os.environ.get("QUEUE_DEPTH", "64")), "write_slots": int(os.environ.get("WRITE_SLOTS", "16"))}
+SIZES = {
+    "queue_depth": int(os.environ.get("QUEUE_DEPTH", "64")),
+    "write_slots": int(os.environ.get("WRITE_SLOTS", "16")),
+}
 CHECKS = [f"port_{i}_" for i in range(len(NODES))]
 SEEDS = [int(word) for word in os.environ.get("SEEDS", "1,2,3,4").split(",")]
 
@@ -69,7 +73,10 @@ async def lives_like_the_model(dut):
         wrong = [at for at in range(0, BYTES, 32) if image[at : at + 32] != want[at : at + 32]]
         assert not wrong, f"seed {seed}: memory differs in words {[hex(at) for at in wrong[:8]]}"
         counted = {name: int(getattr(dut, name).value) for name in COUNTERS}
-        counted = {name: [word >> COUNTERS[name] * i & (1 << COUNTERS[name]) - 1 for i in range(len(NODES))] for name, word in counted.items()}
+        counted = {
+            name: [word >> COUNTERS[name] * i & (1 << COUNTERS[name]) - 1 for i in range(len(NODES))]
+            for name, word in counted.items()
+        }
         assert counted == model.counters(), f"seed {seed}: {counted}, the model {model.counters()}"
         total += count
         dut._log.warning(f"seed {seed}: {count} transfers and {len(done)} of the host in equal cycles, {counted}")

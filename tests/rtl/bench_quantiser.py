@@ -24,7 +24,9 @@ def entries(layout: str):
     return [(sources[8 * i : 8 * i + 8], results[4 * i : 4 * i + 4]) for i in range(0, len(GOLDEN["fp16"]), STEP)]
 
 
-async def convert(dut, jobs: list[tuple[int, list[int], list[int]]], pauses: float, holds: float, chance: random.Random):
+async def convert(
+    dut, jobs: list[tuple[int, list[int], list[int]]], pauses: float, holds: float, chance: random.Random
+):
     """Run (layout, source words, expected words) through; returns the cycles it took."""
     queue = deque((layout, word, index == 7) for layout, source, _ in jobs for index, word in enumerate(source))
     expected = deque(word for _, _, result in jobs for word in result)
@@ -46,11 +48,15 @@ async def convert(dut, jobs: list[tuple[int, list[int], list[int]]], pauses: flo
             if last:
                 ready_at.append(cycle + LATENCY)
         ready = bool(dut.ready.value)
-        assert ready == bool(ready_at and ready_at[0] <= cycle), f"cycle {cycle}: ready is {ready}, entries at {list(ready_at)}"
+        assert ready == bool(ready_at and ready_at[0] <= cycle), (
+            f"cycle {cycle}: ready is {ready}, entries at {list(ready_at)}"
+        )
         if ready and chance.random() >= holds:
             got = int(dut.result.value)
             want = expected.popleft()
-            assert got == want, f"entry {len(jobs) - len(expected) // 4 - 1} word {index}: {got:064x}, expected {want:064x}"
+            assert got == want, (
+                f"entry {len(jobs) - len(expected) // 4 - 1} word {index}: {got:064x}, expected {want:064x}"
+            )
             index = (index + 1) % 4
             if index == 0:
                 ready_at.popleft()

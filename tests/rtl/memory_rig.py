@@ -1,4 +1,4 @@
-"""A machine's memory agent as a device under test: ports at the mesh, the agent's side, the host window, the memory behind."""
+"""A machine's memory agent as a device under test: ports, the control agent's side, the host window, the memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ from sim.port_checker import Checked, CheckSignature
 
 AGENT_QUEUE = 16
 LONGEST, LONGEST_HOST = 8, 128  # beats of a burst
-COUNTERS = {"reads": COUNT_BITS, "writes": COUNT_BITS, "refused": EVENT_BITS, "warned": EVENT_BITS, "errors": EVENT_BITS}
+COUNTERS = {
+    "reads": COUNT_BITS,
+    "writes": COUNT_BITS,
+    "refused": EVENT_BITS,
+    "warned": EVENT_BITS,
+    "errors": EVENT_BITS,
+}
 # What a host drives, and what it sees, each as one word, the first field lowest.
 HOST_ADDRESS = ("addr", "len", "size", "burst", "id")
 HOST_DATA = ("wdata", "wstrb", "wlast")
@@ -33,12 +39,13 @@ def width(names: tuple[str, ...], prefix: str = "") -> int:
 
 
 class MemoryRig(wiring.Component):
-    """Memory ports at `nodes` (packed) and a host window. `in_link_P` and `out_link_P` are port P's links; flits sent to
-    `agent_link` leave through the control agent's queue.
+    """Memory ports at `nodes` (packed) and a host window. `in_link_P` and `out_link_P` are port P's links; flits sent
+    to `agent_link` leave through the control agent's queue.
 
-    With `dram` (keywords of `Dram`) there is a memory behind, and the host is driven in words: what `host_*` say is on the
-    window's pins in the next cycle; `host_status` and `host_rdata` are what it says in this one. Without it `host` is the
-    window's AXI4 slave, `axi_M` are the masters, the window's last, and `axi_violations` the counters of their checkers.
+    With `dram` (keywords of `Dram`) there is a memory behind, and the host is driven in words: what `host_*` say is on
+    the window's pins in the next cycle; `host_status` and `host_rdata` are what it says in this one. Without it `host`
+    is the window's AXI4 slave, `axi_M` are the masters, the window's last, and `axi_violations` the counters of their
+    checkers.
     """
 
     def __init__(self, *, nodes: tuple[int, ...], memory_bytes: int, queue_depth: int = 64, write_slots: int = 16,
@@ -51,10 +58,13 @@ class MemoryRig(wiring.Component):
         self.dram = Dram(ports=len(nodes) + 1, memory_bytes=memory_bytes, **dram) if dram else None
         count = len(nodes)
         members = {"in_link": In(LinkSignature()).array(count), "out_link": Out(LinkSignature()).array(count)}
-        members |= {"agent_link": In(LinkSignature())} | {f"port_{i}_check": Out(CheckSignature()) for i in range(count)}
+        members |= {"agent_link": In(LinkSignature())} | {
+            f"port_{i}_check": Out(CheckSignature()) for i in range(count)
+        }
         members |= {name: Out(bits * count) for name, bits in COUNTERS.items()}
         pins = {
-            "host_aw": In(width(HOST_ADDRESS, "aw")), "host_ar": In(width(HOST_ADDRESS, "ar")), "host_w": In(width(HOST_DATA)),
+            "host_aw": In(width(HOST_ADDRESS, "aw")), "host_ar": In(width(HOST_ADDRESS, "ar")),
+            "host_w": In(width(HOST_DATA)),
             "host_flags": In(len(HOST_FLAGS)), "host_status": Out(width(HOST_STATUS)), "host_rdata": Out(256),
         }  # fmt: skip
         if dram:
@@ -94,7 +104,10 @@ class MemoryRig(wiring.Component):
                 port.response_valid.eq(engine.response_valid),
                 engine.response_ready.eq(port.response_ready),
                 settled[i].eq(engine.settled),
-                *(getattr(self, name).word_select(i, bits).eq(getattr(engine, name)) for name, bits in COUNTERS.items()),
+                *(
+                    getattr(self, name).word_select(i, bits).eq(getattr(engine, name))
+                    for name, bits in COUNTERS.items()
+                ),
             ]
         m.submodules.window = window = self.window
         m.d.comb += window.settled.eq(settled.all())
@@ -110,7 +123,11 @@ class MemoryRig(wiring.Component):
         for i, master in enumerate(masters):
             wiring.connect(m, master, wiring.flipped(getattr(self, f"axi_{i}")))
             m.submodules[f"check_{i}"] = check = shared(
-                AxiChecker, addr_width=40, data_width=256, id_width=4, longest=LONGEST_HOST if i == len(self.nodes) else LONGEST
+                AxiChecker,
+                addr_width=40,
+                data_width=256,
+                id_width=4,
+                longest=LONGEST_HOST if i == len(self.nodes) else LONGEST,
             )
             m.d.comb += [getattr(check, name).eq(getattr(master, name)) for name in MEMORY_AXI.members]
             m.d.comb += self.axi_violations.word_select(i, len(check.violations)).eq(check.violations)
@@ -124,4 +141,7 @@ class MemoryRig(wiring.Component):
             pins = Signal(len(word), name=f"pins_{prefix}{names[0]}")
             m.d.sync += pins.eq(word)
             m.d.comb += Cat(*(getattr(host, prefix + name) for name in names)).eq(pins)
-        m.d.comb += [self.host_status.eq(Cat(*(getattr(host, name) for name in HOST_STATUS))), self.host_rdata.eq(host.rdata)]
+        m.d.comb += [
+            self.host_status.eq(Cat(*(getattr(host, name) for name in HOST_STATUS))),
+            self.host_rdata.eq(host.rdata),
+        ]

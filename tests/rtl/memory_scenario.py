@@ -1,4 +1,4 @@
-"""Random life of memory ports, the same for the model and for the gates: every form of request, and every broken rule."""
+"""Random life of memory ports, the same for the model and the gates: every form of request, every broken rule."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def read(chance: random.Random, port: int) -> Flit:
     return flit(port, chance.choice(SOURCES), FlitType.MEM_RD_REQ, MEM_REQ.pack(**fields), txn=chance.getrandbits(8))
 
 
-def burst(chance: random.Random, port: int, source: int, words: int, *, addr: int, wrong_last: bool = False) -> list[Flit]:
+def burst(
+    chance: random.Random, port: int, source: int, words: int, *, addr: int, wrong_last: bool = False
+) -> list[Flit]:
     txn = chance.getrandbits(8)
     out = [flit(port, source, FlitType.MEM_WR_REQ, MEM_REQ.pack(addr=addr, len=words - 1), txn=txn, last=0)]
     for k in range(words):
@@ -116,7 +118,9 @@ def program(seed: int, port: int, length: int) -> list[tuple[int, Flit]]:
         elif kind < 0.93:
             flits = writes(chance, port)
         else:
-            flits = [flit(port, chance.choice(SOURCES), chance.choice([3, 6, 7, 8, 12]), chance.getrandbits(256), txn=1)]
+            flits = [
+                flit(port, chance.choice(SOURCES), chance.choice([3, 6, 7, 8, 12]), chance.getrandbits(256), txn=1)
+            ]
         out += [(now, each) for each in flits]
     return out
 
@@ -133,7 +137,7 @@ def outbound(seed: int, length: int) -> list[tuple[int, Flit]]:
 
 
 class Relay(Agent):
-    """The control agent of the rig: what comes on its link leaves through its transmit FIFO, what arrives is dropped."""
+    """The control agent of the rig: what comes on its link leaves by its transmit FIFO, what arrives is dropped."""
 
     def __init__(self, engine: Engine):
         super().__init__(engine, "relay", node=NODES[0], holds=False, tx_depth=AGENT_QUEUE)
@@ -166,9 +170,7 @@ class Model:
         memory = Dram(bytes=BYTES, latency=latency, cycles_per_word=pace)
         self.engine = Engine(skip=skip)
         self.relay = Relay(self.engine)
-        self.ports = [
-            MagPort(self.engine, f"mag{i}", node=at, index=i, agent=self.relay) for i, at in enumerate(NODES)
-        ]
+        self.ports = [MagPort(self.engine, f"mag{i}", node=at, index=i, agent=self.relay) for i, at in enumerate(NODES)]
         self.relay.ports = self.ports
         self.agent: MemoryAgent = build_memory_agent(
             self.engine, dataclasses.replace(machine, ports=sites, memory=memory), self.ports
@@ -223,13 +225,15 @@ def host_transfers(seed: int, length: int) -> list[Transfer]:
         else:
             entries = chance.choice([1, 1, 2, 3, 5, 20])
             place = min(start & -32, BYTES - 128 * entries)
-            aperture = APERTURE_ADDRESS.encode(aperture=chance.choice([Aperture.UPLOAD_A, Aperture.UPLOAD_B]), local=place)
+            aperture = APERTURE_ADDRESS.encode(
+                aperture=chance.choice([Aperture.UPLOAD_A, Aperture.UPLOAD_B]), local=place
+            )
             out.append(Transfer(now, aperture, chance.randbytes(256 * entries)))
     return out
 
 
 def run_host(model: Model, transfers: list[Transfer], end: int) -> list[tuple[int, int, bytes | None, int]]:
-    """The transfers on the model until cycle `end`: (cycle begun in, cycle from which the next may, data, 0), as `HostDriver`."""
+    """The transfers on the model until cycle `end`, as `HostDriver.done` has them."""
     done = []
     engine, window = model.engine, model.agent.window
     for transfer in transfers:

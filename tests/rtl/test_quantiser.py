@@ -18,7 +18,9 @@ FULL = Path(__file__).parents[3] / "shared/golden/mx_quant.npz"
 
 
 def run(simulator="verilator", fault=None, step=1, golden=SAMPLE):
-    return run_bench(Quantiser(fault=fault), "bench_quantiser", name="quantiser", simulator=simulator, step=step, golden=golden)
+    return run_bench(
+        Quantiser(fault=fault), "bench_quantiser", name="quantiser", simulator=simulator, step=step, golden=golden
+    )
 
 
 def test_golden_entries():

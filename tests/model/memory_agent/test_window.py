@@ -125,7 +125,9 @@ def test_a_burst_that_waits_for_the_bus_alone_is_not_taken_back(bench, skip):
     port = bench(skip=skip)
     port.send(*port.write(0x8000, [1]))  # in memory, and answered, in cycle 25
     port.window.begin_read(0x0F80, 256)
-    assert finish(port) == 4 + 20 + 3 + 2, "the second burst is offered in cycle 1, when no write had arrived, and issued in 4"
+    assert finish(port) == 4 + 20 + 3 + 2, (
+        "the second burst is offered in cycle 1, when no write had arrived, and issued in 4"
+    )
 
 
 @pytest.mark.parametrize("skip", [True, False])
@@ -134,7 +136,9 @@ def test_every_burst_of_a_read_waits_for_writes(bench, skip):
     port.send(*port.write(0x8000, [1]))
     port.send(*port.write(0x8000, [2]), at=22)  # transferred in 23 and 24
     assert port.engine.run(lambda: len(port.sent) == 2, 100)
-    port.window.begin_read(0x0F80, 256)  # issued in 26, but for what has come since; the second burst one response later
+    port.window.begin_read(
+        0x0F80, 256
+    )  # issued in 26, but for what has come since; the second burst one response later
     assert finish(port) + 3 == 24 + 3 + 20 + 1 + 4 + 20 + 3 + 2
 
 
