@@ -3,15 +3,19 @@
 PYTHON ?= python3
 MACHINE ?= mm_mesh
 FAULT ?=
+ENGINE ?= model
+SIM ?= verilator
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help env sim test nightly golden bench clean
+.PHONY: help env sim rtl test nightly golden bench clean
 
 help:
 	@echo 'make env                               set up .venv'
 	@echo 'make sim MACHINE=mm_mesh [FAULT=name]  compile, simulate and compare the fused and staged kernels'
+	@echo '         [ENGINE=model|rtl|both] [SIM=verilator|icarus]'
+	@echo 'make rtl MACHINE=mm_mesh               the Verilog of a machine, as build/MACHINE.v'
 	@echo 'make test                              the test suite (under 25 minutes on two cores)'
 	@echo 'make nightly                           the long regressions'
 	@echo 'make golden [GOLDEN=dir]               every golden vector in a directory'
@@ -35,7 +39,11 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 sim: $(READY)
-	@$(BIN)/kohakutpu sim --machine $(MACHINE) $(if $(FAULT),--fault $(FAULT))
+	@$(BIN)/kohakutpu sim --machine $(MACHINE) --engine $(ENGINE) --simulator $(SIM) $(if $(FAULT),--fault $(FAULT))
+
+rtl: $(READY)
+	@mkdir -p build
+	@$(BIN)/kohakutpu rtl $(MACHINE) -o build/$(MACHINE).v
 
 test: $(READY)
 	@$(BIN)/python -m pytest -n 2 -m 'not slow'

@@ -21,6 +21,7 @@ from .link import FLIT
 from .memory_port import MEMORY_AXI
 from .memory_port import MemoryPort as MemoryEngine
 from .memory_window import HOST_AXI, MemoryWindow
+from .merge import merge
 from .mesh import Mesh
 from .orchestrator import Orchestrator
 from .vector import VectorCore
@@ -160,7 +161,7 @@ def machine_verilog(machine: Machine) -> str:
 
     The header names the machine, every parameter, what made the text, and the SHA-256 of all below the header.
     """
-    body = emit.verilog(MachineTop(machine), name=TOP)
+    body = merge(emit.verilog(MachineTop(machine), name=TOP))
     header = [
         f"machine {machine.name}: {machine.nx} x {machine.ny} routers, {len(machine.ports)} memory ports, "
         f"{len(machine.clusters)} clusters, {len(machine.vectors)} vector cores",

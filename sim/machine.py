@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import pickle
+import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +16,10 @@ from kohakutpu.machine import Machine
 
 from . import monitor, runner
 from .machine_top import TOP, machine_verilog
+from .toolchain import BUILD, ROOT
+
+
+SOURCES = ("rtl", "sim", "kohakutpu/isa", "kohakutpu/machine", "kohakutpu/formats")
 
 
 class Built(NamedTuple):
@@ -22,9 +31,29 @@ class Built(NamedTuple):
     links: list[str]
 
 
+def emitted(machine: Machine, agent: str) -> tuple[str, list[str]]:
+    """`machine_verilog(machine)`, kept under a digest of the machine and of every source that has a part in it."""
+    digest = hashlib.sha256(f"{machine!r} {agent} {sys.version} {version('amaranth')}".encode())
+    for path in sorted(path for folder in SOURCES for path in (ROOT / folder).rglob("*")):
+        if path.suffix in (".py", ".json"):
+            digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    kept = BUILD / "emitted" / f"{machine.name}-{agent}-{digest.hexdigest()[:24]}.json"
+    if not kept.exists():
+        text, links = machine_verilog(machine, agent=agent)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        partial = kept.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps({"links": links, "verilog": text}))
+        partial.replace(kept)
+    record = json.loads(kept.read_text())
+    return record["verilog"], record["links"]
+
+
 def build(machine: Machine, *, simulator: str, agent: str = "orchestrator", waves: bool = False) -> Built:
-    """Emit and compile `machine`; taken from the cache when its Verilog is the same."""
-    text, links = machine_verilog(machine, agent=agent)
+    """Emit and compile `machine`; taken from the cache when its Verilog is the same.
+
+    `agent` is 'orchestrator', or 'bench' for a job that injects flits in its place.
+    """
+    text, links = emitted(machine, agent)
     public = "\n".join([runner.control_file(TOP), *monitor.PUBLIC, ""])
     return Built(machine, simulator, runner.build(text, top=TOP, simulator=simulator, waves=waves, public=public), links)
 

@@ -12,6 +12,7 @@ from rtl.emit import shared, verilog
 from rtl.fifo import Fifo
 from rtl.link import FLIT
 from rtl.memory_window import HOST_AXI
+from rtl.merge import merge
 
 from . import monitor
 from .dram import BackdoorSignature, Dram
@@ -99,4 +100,4 @@ class SimulatedTop(wiring.Component):
 def machine_verilog(machine: Machine, *, agent: str) -> tuple[str, list[str]]:
     """(Verilog text with top module `TOP`, link names by index) of what a simulator runs."""
     simulated = SimulatedTop(machine, agent=agent)
-    return monitor.VERILOG + verilog(simulated, name=TOP), simulated.links
+    return monitor.VERILOG + merge(verilog(simulated, name=TOP)), simulated.links

@@ -12,7 +12,9 @@ import sys
 
 from kohakutpu import __version__
 
-COMMANDS = ("compile", "run", "sim", "disasm", "asm", "machine", "errata", "golden")
+COMMANDS = ("compile", "run", "sim", "disasm", "asm", "machine", "errata", "golden", "rtl")
+
+OURS = ("kohakutpu", "rtl", "sim")  # packages whose errors say enough without a traceback
 
 OK, WRONG, REFUSED, NO_TRANSPORT, NO_ANSWER = range(5)
 
@@ -36,7 +38,7 @@ def status_of(error: Exception) -> int | None:
     if isinstance(error, OSError):
         return REFUSED
     for kind in type(error).__mro__:
-        if kind.__module__.split(".")[0] == "kohakutpu":
+        if kind.__module__.split(".")[0] in OURS:
             return getattr(error, "exit_status", REFUSED)
     return None
 

@@ -1,4 +1,4 @@
-"""Run a kernel on the cycle models and compare with the reference interpreter, or interpret it alone.
+"""Run a kernel on the cycle models or the gates and compare with the reference interpreter, or interpret it alone.
 
 Exit status: 0 byte-equal, 1 a difference, 2 refused, 4 the machine stopped.
 """
@@ -20,6 +20,7 @@ from kohakutpu.lang.kernel import Kernel
 from kohakutpu.machine import load
 from kohakutpu.model import faults
 
+from .gates import gates
 from .kernel_options import (
     ArgumentError, kernel_arguments, kernel_of, knobs_of, options_of, pairs, read_array, shapes_of,
 )  # fmt: skip
@@ -29,12 +30,14 @@ from .report import print_comparisons, print_machine
 
 HELP = "run a kernel and compare with its meaning"
 MOST_ELEMENTS = 1 << 28  # of a random operand; no machine's memory holds more
-ENGINES = ("model", "reference")
+ENGINES = ("model", "rtl", "reference")
+SIMULATORS = ("verilator", "icarus")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     kernel_arguments(parser)
     parser.add_argument("--engine", choices=ENGINES, default="model", help="what runs it (default model)")
+    parser.add_argument("--simulator", choices=SIMULATORS, help=f"of the gates, for --engine rtl (default {SIMULATORS[0]})")
     parser.add_argument("--in", action="append", default=[], dest="inputs", metavar="x=x.npy", help="an operand (repeatable)")
     parser.add_argument("--random", type=int, metavar="SEED", help="normal operands of the given --shape, deviation 0.3")
     parser.add_argument("--out", action="append", default=[], metavar="y=y.npy", help="write a result (repeatable)")
@@ -104,11 +107,16 @@ def main(args: argparse.Namespace) -> int:
     if args.timeout is not None and args.timeout < 1:
         raise ArgumentError(f"--timeout {args.timeout}: expected at least one cycle")
     check_outputs([path for path in (*map(Path, targets.values()), args.report, args.trace) if path])
+    if args.engine != "model":
+        for name, given in (("--fault", args.fault), ("--no-skip", args.no_skip)):
+            if given:
+                raise ArgumentError(f"{name} is about the cycle models: it does not go with --engine {args.engine}")
+    if args.simulator is not None and args.engine != "rtl":
+        raise ArgumentError(f"--simulator is about the gates: it does not go with --engine {args.engine}")
     operands = operands_of(kernel, args)
     if args.engine == "reference":
-        for name, given in (("--trace", args.trace), ("--fault", args.fault)):
-            if given:
-                raise ArgumentError(f"{name} needs a machine that runs: it does not go with --engine reference")
+        if args.trace:
+            raise ArgumentError("--trace needs a machine that runs: it does not go with --engine reference")
         image = run_reference(kernel, knobs, operands, machine, constants=args.constants)
         for name, value in image.outputs.items():
             print(f"{name}: {2 * value.size} bytes, sha256 {digest(value)}")
@@ -118,21 +126,27 @@ def main(args: argparse.Namespace) -> int:
             write_atomically(args.report, (json.dumps(record, indent=1) + "\n").encode())
         return 0
     artifact = compile_kernel(kernel, machine, {n: a.shape for n, a in operands.items()}, knobs, options_of(args))
-    with rounds(kernel.name) as progress:
-        result = run_model(
-            artifact, machine, operands, faults=args.fault, skip=not args.no_skip, trace=args.trace, progress=progress,
-            timeout=args.timeout,
-        )  # fmt: skip
+    if args.engine == "rtl":
+        run_rtl = gates("sim.kernels").run_rtl
+        result = run_rtl(
+            artifact, machine, operands, simulator=args.simulator or SIMULATORS[0], trace=args.trace, timeout=args.timeout
+        )
+    else:
+        with rounds(kernel.name) as progress:
+            result = run_model(
+                artifact, machine, operands, faults=args.fault, skip=not args.no_skip, trace=args.trace, progress=progress,
+                timeout=args.timeout,
+            )  # fmt: skip
     image = run_reference(kernel, knobs, operands, machine, constants=args.constants)
     rows = compare(artifact, image.outputs, result.run.outputs)
-    print_machine(artifact, result)
-    equal = print_comparisons(rows)
+    print_machine(artifact, result, args.engine)
+    equal = print_comparisons(rows, args.engine)
     if args.fault and equal:
         print(f"  fault {', '.join(args.fault)}: injected, and this kernel does not show it")
     write_outputs(targets, dict(result.run.outputs))
     if args.report:
         record = {
-            "engine": "model", "kernel": artifact.kernel, "machine": machine.name, "artifact": artifact.digest,
+            "engine": args.engine, "kernel": artifact.kernel, "machine": machine.name, "artifact": artifact.digest,
             "faults": sorted(args.fault), **result.to_dict(), "buffers": [row.to_dict() for row in rows], "byte_equal": equal,
         }  # fmt: skip
         write_atomically(args.report, (json.dumps(record, indent=1) + "\n").encode())

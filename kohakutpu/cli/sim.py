@@ -1,4 +1,6 @@
-"""Compile the example kernels, run them on a machine's cycle models and hold the results against their meaning.
+"""Compile the example kernels, run them on a machine and hold the results against their meaning.
+
+The machine is its cycle models, its gates in a simulator, or both: then the images of all three must be equal.
 
 On a machine with clusters and vector cores: the fused `linear_silu` (32x64 @ 32x64, gm = gn = 8) and its staged
 twin. On one without vector cores the plain matrix product, since an epilogue has nowhere to run.
@@ -10,11 +12,13 @@ import argparse
 from pathlib import Path
 
 from kohakutpu.compiler import compile_kernel
+from kohakutpu.compiler.artifact import Artifact
 from kohakutpu.host.compare import compare
 from kohakutpu.host.simulate import run_model, run_reference
 from kohakutpu.lang.kernel import load as load_kernel
 from kohakutpu.machine import Machine, load
 
+from .gates import gates
 from .kernel_options import DEFAULT_MACHINE, ArgumentError, read_array
 from .progress import rounds
 from .report import print_comparisons, print_machine
@@ -23,10 +27,14 @@ HELP = "the example kernels on a machine, compared with their meaning"
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "linear_silu"
 LINEAR = "kohakutpu.kernels.linear"
+ENGINES = ("model", "rtl", "both")
+SIMULATORS = ("verilator", "icarus")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--machine", default=DEFAULT_MACHINE, metavar="M", help=f"default {DEFAULT_MACHINE}")
+    parser.add_argument("--engine", choices=ENGINES, default="model", help="what runs them (default model)")
+    parser.add_argument("--simulator", choices=SIMULATORS, default=SIMULATORS[0], help=f"of the gates (default {SIMULATORS[0]})")
     parser.add_argument("--fault", action="append", default=[], metavar="NAME", help="inject a fault (`run --list-faults`)")
 
 
@@ -43,20 +51,35 @@ def cases(machine: Machine) -> list[tuple[str, str, dict[str, object], dict[str,
     raise ArgumentError(f"{machine.name} has no cluster: the example kernels are matrix products")
 
 
+def run_engines(args: argparse.Namespace, artifact: Artifact, machine: Machine, operands: dict, title: str) -> dict[str, object]:
+    """What each engine that was asked for gave, by its name."""
+    results = {}
+    if args.engine != "rtl":
+        with rounds(f"{title} {artifact.kernel}") as progress:
+            results["model"] = run_model(artifact, machine, operands, faults=args.fault, progress=progress)
+    if args.engine != "model":
+        run_rtl = gates("sim.kernels").run_rtl
+        results["rtl"] = run_rtl(artifact, machine, operands, simulator=args.simulator)
+    return results
+
+
 def main(args: argparse.Namespace) -> int:
     machine = load(args.machine)
     machine.require_mesh()
+    if args.fault and args.engine != "model":
+        raise ArgumentError(f"--fault {args.fault[0]} is a fault of the models: it does not go with --engine {args.engine}")
     equal = True
     for title, reference, knobs, files in cases(machine):
         kernel = load_kernel(reference)
         operands = {name: read_array(name, str(EXAMPLES / file)) for name, file in files.items()}
         artifact = compile_kernel(kernel, machine, {n: a.shape for n, a in operands.items()}, knobs)
-        with rounds(f"{title} {kernel.name}") as progress:
-            result = run_model(artifact, machine, operands, faults=args.fault, progress=progress)
+        results = run_engines(args, artifact, machine, operands, title)
         image = run_reference(kernel, knobs, operands, machine)
-        print(f"{title}:", end=" ")
-        print_machine(artifact, result)
-        equal &= print_comparisons(compare(artifact, image.outputs, result.run.outputs))
+        for engine, result in results.items():
+            name = engine if engine == "model" else f"rtl ({args.simulator})"
+            print(f"{title}:", end=" ")
+            print_machine(artifact, result, name)
+            equal &= print_comparisons(compare(artifact, image.outputs, result.run.outputs), engine)
     if args.fault and equal:
         print(f"fault {', '.join(args.fault)}: injected, and these kernels do not show it")
     return 0 if equal else 1
