@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rtl import agent
+from sim.port_checker import Checked
 from sim.runner import BenchError
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -16,7 +17,8 @@ from support.top import LinkTop  # noqa: E402
 
 
 def run(fault=None, simulator="icarus"):
-    return run_bench(LinkTop(StrayTop(fault=fault)), "bench_agent", name="stray_port", simulator=simulator)
+    port = Checked(StrayTop(fault=fault), node=None, unit=False)
+    return run_bench(LinkTop(port), "bench_agent", name="stray_port", simulator=simulator)
 
 
 def test_a_memory_port_without_an_agent():

@@ -10,12 +10,15 @@ from kohakutpu.machine import Machine
 from rtl.agent import AgentPort
 from rtl.link import LinkSignature
 from rtl.orchestrator import COUNT_BITS, Orchestrator
+from sim.port_checker import Checked, CheckSignature
 
+BOUND = 20_000  # an agent with its own endpoint is busy until the host reads what it has received
 EVENTS = ("aw", "w", "b", "ar", "r", "rvalid")  # bits of `events`, lowest first: AXI handshakes, and RVALID
 
 
 class AgentTop(wiring.Component):
-    """`in_linkN` and `out_linkN` face the mesh at port N; `memoryN` and `responseN` are links to and from its engine.
+    """`in_linkN` and `out_linkN` face the mesh at port N; `memoryN` and `responseN` are links to and from its engine,
+    `portN_check` the checker around the port.
 
     The engines' counts are `reads` and `writes`, the same for each port. Faults are those of the blocks inside, by block.
     """
@@ -35,6 +38,7 @@ class AgentTop(wiring.Component):
         }
         for index in range(self.count):
             members |= {f"in_link{index}": In(LinkSignature()), f"out_link{index}": Out(LinkSignature())}
+            members[f"port{index}_check"] = Out(CheckSignature())
             if not self.own:
                 members |= {f"memory{index}": Out(LinkSignature()), f"response{index}": In(LinkSignature())}
         super().__init__(members)
@@ -60,7 +64,8 @@ class AgentTop(wiring.Component):
             m.d.comb += count.eq(self.writes)
         for index in range(self.count):
             port = AgentPort(agent=True, memory=not self.own, fault=self.port_fault)
-            m.submodules[f"port{index}"] = port
+            m.submodules[f"port{index}"] = port = Checked(port, node=None, unit=False, bound=BOUND)
+            wiring.connect(m, port.check, wiring.flipped(getattr(self, f"port{index}_check")))
             wiring.connect(m, port.agent, orchestrator.ports[index])
             wiring.connect(m, wiring.flipped(getattr(self, f"in_link{index}")), port.in_link)
             wiring.connect(m, port.out_link, wiring.flipped(getattr(self, f"out_link{index}")))
