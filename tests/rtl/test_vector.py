@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """The vector core in gates: equal to the model in every cycle of random lives, and every planted fault found."""
 
 import sys
