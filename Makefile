@@ -3,7 +3,7 @@
 PYTHON ?= python3
 MACHINE ?= mm_mesh
 FAULT ?=
-ENGINE ?= model
+ENGINE ?= $(if $(FAULT),model,both)
 SIM ?= verilator
 VENV := .venv
 BIN := $(VENV)/bin
