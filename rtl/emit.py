@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """Amaranth to Verilog text: one module for each distinct block, however often it is instantiated.
 
 `amaranth.back.verilog` writes a module for every instance. A block wrapped by `shared` becomes an `Instance` of a
@@ -39,11 +40,11 @@ def shared(kind: type[wiring.Component], **parameters) -> wiring.Component:
     turned into Verilog by `verilog` below: what pysim and `amaranth.back` make of it lacks the module. A large component
     with many instances sets `APART = True`: Verilator then compiles it once and not once for each instance.
     """
-    return _Shared(kind, parameters)
+    return _Shared(kind, parameters, src_loc_at=1)  # whoever leaves it unused is named, not this line
 
 
 class _Shared(wiring.Component):
-    def __init__(self, kind: type[wiring.Component], parameters: dict):
+    def __init__(self, kind: type[wiring.Component], parameters: dict, *, src_loc_at: int = 0):
         self._kind = kind
         self._parameters = tuple(sorted(parameters.items()))
         component = _component(kind, self._parameters)
@@ -62,7 +63,7 @@ class _Shared(wiring.Component):
         except LookupError:
             raise RuntimeError(f"{self._kind.__name__} is a shared block: emit its parent with rtl.emit.verilog") from None
         block = _block(self._kind, self._parameters)
-        needed[block.name] = block
+        _enter(needed, block)
         ports = {"clk": ClockSignal(), "rst": ResetSignal()}
         connections = {f"i_{name}": ports[name] for name in block.clocks}
         for path, member, value in self.signature.flatten(self):
@@ -71,6 +72,12 @@ class _Shared(wiring.Component):
             if len(value):
                 connections[f"{direction}_{'__'.join(map(str, path))}"] = value
         return Instance(block.name, **connections)
+
+
+def _enter(blocks: dict[str, _Block], block: _Block) -> None:
+    """Note that a module needs `block`; refuses another block of the same name."""
+    if blocks.setdefault(block.name, block) is not block:
+        raise ValueError(f"two shared blocks are named {block.name}")
 
 
 @cache
@@ -101,7 +108,7 @@ def _convert(component: wiring.Component, name: str) -> tuple[str, tuple[_Block,
         needs = tuple(_needed.get().values())
     finally:
         _needed.reset(token)
-    return _constants(_short(_TRIGGER.sub(_AFTER_ALL, text))), needs
+    return _awake(_constants(_short(_TRIGGER.sub(_AFTER_ALL, text)))), needs
 
 
 def handwritten(name: str, text: str) -> None:
@@ -110,7 +117,7 @@ def handwritten(name: str, text: str) -> None:
     For parts that are no gates, such as the memory behind AXI in simulations. Raises `RuntimeError` outside of `verilog`.
     """
     try:
-        _needed.get()[name] = _handwritten(name, text)
+        _enter(_needed.get(), _handwritten(name, text))
     except LookupError:
         raise RuntimeError(f"{name} is handwritten Verilog: emit its parent with rtl.emit.verilog") from None
 
@@ -132,9 +139,7 @@ def verilog(component: wiring.Component, *, name: str) -> str:
         for block in items:
             if block.name not in blocks:
                 collect(block.needs)
-                blocks[block.name] = block
-            elif blocks[block.name] is not block:
-                raise ValueError(f"two shared blocks are named {block.name}")
+            _enter(blocks, block)
 
     collect(needs)
     if name in blocks:
@@ -149,6 +154,21 @@ _CONSTANT = re.compile(r"^  always @\*\n    (?P<assign>\S+ ?(?:\[[\d:]+\])? = \d
 def _constants(text: str) -> str:
     """`text` with combinational blocks that only assign a constant as initial values."""
     return _CONSTANT.sub(r"  initial \g<assign>", text)
+
+
+# A part of a signal that only copies something. Yosys leaves its trigger out of such a block, which then never runs when what it
+# copies is a register that keeps its initial value.
+_COPY = re.compile(r"^  always @\*\n(    \S+ ?(?:\[[\d:]+\])? = .+;)$", re.M)
+_TRIGGERED = re.compile(r"^    if \(\\\$auto\$verilog_backend\S+ \) begin end$", re.M)
+
+
+def _awake(text: str) -> str:
+    """`text` with Yosys' trigger in combinational blocks of one assignment."""
+    modules = re.split(r"^(?=module )", text, flags=re.M)
+    for index, module in enumerate(modules):
+        if trigger := _TRIGGERED.search(module):
+            modules[index] = _COPY.sub(lambda copy: f"  always @* begin\n{trigger[0]}\n{copy[1]}\n  end", module)
+    return "".join(modules)
 
 
 # Yosys reads this register in every `always @*` so that it runs once at time 0. SystemVerilog initialises variables before
