@@ -436,6 +436,17 @@ def test_a_full_receive_fifo(system):
     assert read(system, reg.RX_STATUS)["overflow"], "sticky"
 
 
+def test_a_pop_in_the_cycle_of_an_arrival_does_nothing(system):
+    """In that cycle the FIFO is still empty."""
+    agent, engine = system.agent, system.engine
+    system.units[VECTOR].say(data(VECTOR, agent.node, 5))
+    assert engine.run(lambda: agent.rx.items, 100)
+    agent.write(reg.RX_POP.at(), 0, engine.now)
+    assert not read(system, reg.RX_STATUS)["empty"]
+    agent.write(reg.RX_POP.at(), 0, engine.now)
+    assert read(system, reg.RX_STATUS)["empty"]
+
+
 def test_a_signal_passes_a_full_receive_fifo(system):
     home = system.agent.node
     system.units[VECTOR].say(*[data(VECTOR, home, i) for i in range(16)], signal(VECTOR, home))
