@@ -37,8 +37,8 @@ def shared(kind: type[wiring.Component], **parameters) -> wiring.Component:
     """`kind(**parameters)` as an instance of a module that is emitted once.
 
     The result has the members of the component and its other attributes; parameters must be hashable. It can only be
-    turned into Verilog by `verilog` below: what pysim and `amaranth.back` make of it lacks the module. A large component
-    with many instances sets `APART = True`: Verilator then compiles it once and not once for each instance.
+    turned into Verilog by `verilog` below: what pysim and `amaranth.back` make of it lacks the module. A large
+    component with many instances sets `APART = True`: Verilator then compiles less of it again for each instance.
     """
     return _Shared(kind, parameters, src_loc_at=1)  # whoever leaves it unused is named, not this line
 
@@ -61,7 +61,9 @@ class _Shared(wiring.Component):
         try:
             needed = _needed.get()
         except LookupError:
-            raise RuntimeError(f"{self._kind.__name__} is a shared block: emit its parent with rtl.emit.verilog") from None
+            raise RuntimeError(
+                f"{self._kind.__name__} is a shared block: emit its parent with rtl.emit.verilog"
+            ) from None
         block = _block(self._kind, self._parameters)
         _enter(needed, block)
         ports = {"clk": ClockSignal(), "rst": ResetSignal()}
@@ -114,7 +116,8 @@ def _convert(component: wiring.Component, name: str) -> tuple[str, tuple[_Block,
 def handwritten(name: str, text: str) -> None:
     """Have `verilog` emit `text`, the module `name` that the component being elaborated instantiates.
 
-    For parts that are no gates, such as the memory behind AXI in simulations. Raises `RuntimeError` outside of `verilog`.
+    For parts that are no gates, such as the memory behind AXI in simulations. Raises `RuntimeError` outside of
+    `verilog`.
     """
     try:
         _enter(_needed.get(), _handwritten(name, text))
@@ -156,8 +159,8 @@ def _constants(text: str) -> str:
     return _CONSTANT.sub(r"  initial \g<assign>", text)
 
 
-# A part of a signal that only copies something. Yosys leaves its trigger out of such a block, which then never runs when what it
-# copies is a register that keeps its initial value.
+# A part of a signal that only copies something. Yosys leaves its trigger out of such a block, which then never runs
+# when what it copies is a register that keeps its initial value.
 _COPY = re.compile(r"^  always @\*\n(    \S+ ?(?:\[[\d:]+\])? = .+;)$", re.M)
 _TRIGGERED = re.compile(r"^    if \(\\\$auto\$verilog_backend\S+ \) begin end$", re.M)
 
@@ -171,8 +174,8 @@ def _awake(text: str) -> str:
     return "".join(modules)
 
 
-# Yosys reads this register in every `always @*` so that it runs once at time 0. SystemVerilog initialises variables before
-# any process starts, and the event would be lost; a nonblocking assignment comes after they all wait.
+# Yosys reads this register in every `always @*` so that it runs once at time 0. SystemVerilog initialises variables
+# before any process starts, and the event would be lost; a nonblocking assignment comes after they all wait.
 _TRIGGER = re.compile(r"^  reg (\\\$auto\$verilog_backend\S+ ) = 0;", re.M)
 _AFTER_ALL = r"  reg \1;\n  /*verilator lint_off INITIALDLY*/ initial \1 <= 0; /*verilator lint_on INITIALDLY*/"
 

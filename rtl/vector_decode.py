@@ -271,9 +271,9 @@ class Decode(wiring.Component):
         gone = 0
         for number, (valid, index) in enumerate(ends_wait):
             bits = Signal(16, name=f"gone{number}")
-            m.d.comb += bits.eq(valid << index)
+            m.d.comb += bits.eq(Mux(valid, Const(1, 16) << index, 0))
             gone = gone | bits
-        m.d.sync += waiting.eq((waiting & ~gone) | (writes_s << alu.vd)[:16])
+        m.d.sync += waiting.eq((waiting & ~gone) | Mux(writes_s, (Const(1, 16) << alu.vd)[:16], 0))
 
         # ---- chains ------------------------------------------------------------------------------------------------
         entry = self.pushed

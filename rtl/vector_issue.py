@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from amaranth import Array, Cat, Module, Mux, Signal, Value
+from amaranth import Array, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -193,10 +193,10 @@ class Issue(wiring.Component):
             gone = 0
             for valid, at in cleared:
                 place = Signal(64, name=f"gone{bank}")
-                m.d.comb += place.eq((valid & (at.chunk[0] == bank)) << Cat(at.chunk[1:], at.register))
+                m.d.comb += place.eq(Mux(valid & (at.chunk[0] == bank), Const(1, 1) << Cat(at.chunk[1:], at.register), 0))
                 gone = gone | place
             set_ = Signal(64, name=f"set{bank}")
-            m.d.comb += set_.eq((mark & (chunk[0] == bank)) << Cat(chunk[1:], head.vd))
+            m.d.comb += set_.eq(Mux(mark & (chunk[0] == bank), Const(1, 1) << Cat(chunk[1:], head.vd), 0))
             m.d.sync += bits.eq((bits & ~gone) | set_)
 
         # ---- register file ports: bit k is a write k cycles from now ---------------------------------------------

@@ -5,7 +5,7 @@ Timing: docs/microarchitecture/vector-core.md, issue and lanes.
 
 from __future__ import annotations
 
-from amaranth import Array, Cat, Module, Mux, Signal, Value
+from amaranth import Array, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -83,7 +83,7 @@ class Registers(wiring.Component):
         ]
         wide = Signal(128)
         compare_mask = Mux(self.tail_ignored, active, write_mask)
-        m.d.comb += wide.eq(Mux(self.done & result.compare, compare_mask, 0) << Cat(0, 0, 0, 0, result.at.chunk))
+        m.d.comb += wide.eq(Mux(self.done & result.compare, compare_mask << Cat(Const(0, 4), result.at.chunk), 0))
         for p, bits in enumerate(predicates):
             with m.If(result.pr == p):
                 m.d.sync += bits.eq((bits & ~wide) | (lane_bits.replicate(8) & wide))

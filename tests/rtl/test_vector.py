@@ -52,6 +52,10 @@ def test_random_lives():
     run("bench_vector", "lives_like_the_model", seeds="1,2,3,4,5,6,7,8,9,10,11,12")
 
 
+def test_random_lives_on_icarus():
+    run("bench_vector", "lives_like_the_model", simulator="icarus", kernels=2, seeds="1,3")
+
+
 def test_every_planted_fault_is_found():
     run("bench_vector", "every_planted_fault_is_found", planted=True, seeds="5,1,2,11,3,4,6,7")
 
