@@ -188,7 +188,8 @@ class VectorCore(wiring.Component):
         ]
 
         # ---- two cycles after: conversion to memory formats, shuffle, scalars ---------------------------------------
-        stage2, word2, at2, source = Signal(STEP), Signal(WORD), Signal(len(walker.at)), Signal(CHUNK_BITS)
+        stage2, word2, at2 = Signal(STEP), Signal(WORD), Signal(len(walker.at))
+        source = Signal(CHUNK_BITS, reset_less=True)
         m.d.sync += [stage2.eq(stage1), word2.eq(entry.stages[0].a.value), at2.eq(walker.at), source.eq(registers.a)]
         elements = [source[WORD * i : WORD * (i + 1)] for i in range(LANES)]
         halves = []
@@ -212,7 +213,8 @@ class VectorCore(wiring.Component):
         ]
 
         # ---- three cycles after: L1, short writes ------------------------------------------------------------------
-        stage3, at3, stored3, moved3 = Signal(STEP), Signal(len(walker.at)), Signal(256), Signal(CHUNK_BITS)
+        stage3, at3 = Signal(STEP), Signal(len(walker.at))
+        stored3, moved3 = Signal(256, reset_less=True), Signal(CHUNK_BITS, reset_less=True)
         m.d.sync += [
             stage3.eq(stage2), at3.eq(at2), stored3.eq(stored),
             moved3.eq(Array([source, source, shifted, word2.replicate(LANES)])[stage2.how]),
@@ -233,7 +235,7 @@ class VectorCore(wiring.Component):
             later = Signal(STEP, name=f"load{step}")
             m.d.sync += later.eq(loads[-1])
             loads.append(later)
-        read = Signal(256)
+        read = Signal(256, reset_less=True)
         m.d.sync += read.eq(l1.a_data)
         narrow = []
         for i in range(HALF):

@@ -60,7 +60,7 @@ class VectorAlu(wiring.Component):
         m = Module()
 
         def register(value, name: str) -> Signal:
-            out = Signal(value.shape(), name=name)
+            out = Signal(value.shape(), name=name, reset_less=True)
             m.d.sync += out.eq(value)
             return out
 

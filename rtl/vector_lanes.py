@@ -74,7 +74,7 @@ class Lanes(wiring.Component):
             m.d.sync += bits.eq(Cat(enters & (head.depth == code), bits)[: len(bits)])
         second = deep[0][ALU_STAGES - 1] | deep[1][ALU_STAGES - 1]
         # What an ALU does depends on its number modulo 4 alone; registered for the cycle in which it samples operands.
-        words = [Signal(STAGE, name=f"word{place}") for place in range(4)]
+        words = [Signal(STAGE, name=f"word{place}", reset_less=True) for place in range(4)]
         m.d.sync += [
             words[0].eq(late[0]),
             words[1].eq(Mux(second, second_words, late[0])),

@@ -98,8 +98,8 @@ class FillEngine(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.walker = walker = BurstWalker(limit=READ_BEATS, page_crossed=self.page_crossed)
-        target = Signal(L1_BITS)
-        waiting = data.StructLayout({"target": L1_BITS, "count": COUNT, "closes": 1})
+        target = Signal(self.bits)
+        waiting = data.StructLayout({"target": self.bits, "count": COUNT, "closes": 1})
         m.submodules.outstanding = outstanding = shared(Fifo, width=waiting.size, depth=OUTSTANDING)
         entering, oldest = Signal(waiting), Signal(waiting)
         read = data.View(view(MEM_REQ), self.request.payload)
@@ -124,9 +124,9 @@ class FillEngine(wiring.Component):
             read.len.eq(walker.count - 1),
         ]
         with m.If(self.request_sent):
-            m.d.sync += target.eq((target + walker.count)[: self.bits])
+            m.d.sync += target.eq(target + walker.count)
         with m.If(self.start):
-            m.d.sync += target.eq(self.l1)
+            m.d.sync += target.eq(self.l1[: self.bits])
 
         placed = Signal(COUNT)  # words of the oldest request that have come
         ends = Signal()

@@ -41,7 +41,7 @@ class TreeAdder(wiring.Component):
         m = Module()
 
         def register(value, name: str) -> Signal:
-            out = Signal(value.shape(), name=name)
+            out = Signal(value.shape(), name=name, reset_less=True)
             m.d.sync += out.eq(value)
             return out
 
@@ -171,7 +171,7 @@ class ReductionTree(wiring.Component):
         def plus_zero(word):
             return Mux(~self.keep_minus & (word[:23] == 0), 0, word)
 
-        accumulators = [Signal(WORD, name=f"accumulator{k}") for k in range(ACCUMULATORS)]
+        accumulators = [Signal(WORD, name=f"accumulator{k}", reset_less=True) for k in range(ACCUMULATORS)]
         ending = Signal(TRAVELLER)  # the reduction whose accumulators enter the tree
         low, high = Signal(), Signal()
         enter = Signal(TRAVELLER)

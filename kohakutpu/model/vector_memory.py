@@ -128,7 +128,7 @@ class FillEngine:
         self.open += 1
         self._runs = runs(descriptor.base, descriptor.dims, READ_BEATS)
         self._next = next(self._runs)
-        self._target = l1
+        self._target = l1 % self.l1_words
         self._start = now + 1
 
     def ready(self, now: int) -> bool:
@@ -227,7 +227,7 @@ class DrainEngine:
 
     def _begin(self, now: int, l1: int, words: int) -> None:
         self._start = now + 1
-        self._l1 = l1
+        self._l1 = l1 % self.l1_words
         self._left = words
         self.last_read = now
         self._schedule(now)

@@ -305,7 +305,7 @@ def instructions(chance: random.Random, kernel: Kernel) -> list[Flit]:
 
 def burst(chance: random.Random, source: int, l1_words: int, *, bad: bool = False, offset: int | None = None) -> list[Flit]:
     """A CU_DATA burst, to one word if it names an `offset`; a bad one is refused, short or long."""
-    length = chance.choice([1, 1, 2, 5, 9]) if offset is None else 1
+    length = chance.choice([1, 1, 2, 5, 9, min(256, l1_words) if chance.random() < 0.1 else 3]) if offset is None else 1
     offset = chance.randrange(l1_words - length + 1) if offset is None else offset
     buf = 0
     sent = length
@@ -405,4 +405,4 @@ class World:
             self.source.send(Flit(AT, HOST, FlitType.CU_CTRL, chance.getrandbits(8), 1, 0, CU_CTRL_REQUEST.pack(index=index)))
         else:
             stray = chance.choice([FlitType.MEM_WR_ACK, FlitType.MEM_RD_RESP, 9, 12])
-            self.source.send(Flit(AT, PORT, stray, chance.choice([255, 254]), 1, 0, chance.getrandbits(256)))
+            self.source.send(Flit(AT, PORT, stray, chance.getrandbits(8), 1, 0, half_words(chance)))
