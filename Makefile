@@ -9,14 +9,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help env sim rtl test nightly golden bench clean
+.PHONY: help env sim rtl synth test nightly golden bench clean
 
 help:
 	@echo 'make env                               set up .venv'
 	@echo 'make sim MACHINE=mm_mesh [FAULT=name]  compile, simulate and compare the fused and staged kernels'
 	@echo '         [ENGINE=model|rtl|both] [SIM=verilator|icarus]'
 	@echo 'make rtl MACHINE=mm_mesh               the Verilog of a machine, as build/MACHINE.v'
+	@echo 'make synth MACHINE=mm_mesh             LUTs, registers, memories and DSPs by block'
 	@echo 'make test                              the test suite (under 25 minutes on two cores)'
+	@echo 'make test-rtl                          the benches of the gates (longer)'
 	@echo 'make nightly                           the long regressions'
 	@echo 'make golden [GOLDEN=dir]               every golden vector in a directory'
 	@echo 'make bench                             benchmarks'
@@ -45,8 +47,14 @@ rtl: $(READY)
 	@mkdir -p build
 	@$(BIN)/kohakutpu rtl $(MACHINE) -o build/$(MACHINE).v
 
+synth: $(READY)
+	@$(BIN)/kohakutpu synth $(MACHINE)
+
 test: $(READY)
-	@$(BIN)/python -m pytest -n 2 -m 'not slow'
+	@$(BIN)/python -m pytest -n 2 -m 'not slow and not gates'
+
+test-rtl: $(READY)
+	@$(BIN)/python -m pytest -n 2 -m 'gates and not slow'
 
 nightly: $(READY)
 	@$(BIN)/python -m pytest -n 2
