@@ -135,7 +135,7 @@ class VectorCore(Endpoint):
         if self.receiver.acks.head(now) is not None:
             self.send(self.receiver.acks.pop(now))
         elif self.fill.ready(now):
-            self.send(self.fill.request())
+            self.send(self.fill.request(now))
         elif self.drain.sendable(now) == now:
             self.drain.capture(now, self._read)
             self.send(self.drain.flit(now))
@@ -161,7 +161,7 @@ class VectorCore(Endpoint):
         flit = self.pop_receive(now)
         word = None
         if flit.type == FlitType.MEM_RD_RESP:
-            word = self.fill.place(flit.txn)
+            word = self.fill.place(flit.txn, now)
         elif flit.type == FlitType.CU_DATA:
             word = self.receiver.take(flit, now)
         if word is not None:

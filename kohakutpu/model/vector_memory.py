@@ -110,6 +110,7 @@ class FillEngine:
         self._runs: Iterator[tuple[int, int]] | None = None
         self._next: tuple[int, int] | None = None
         self._start = NEVER
+        self._asked = -1  # when the latest request was sent
         self._target = 0
         self._waiting: deque[list] = deque()  # [next L1 word, words left, txn, closes a VFILL]
 
@@ -135,8 +136,9 @@ class FillEngine:
         """A request can be sent in cycle `now`."""
         return self._next is not None and self._start <= now and len(self._waiting) < OUTSTANDING
 
-    def request(self) -> Flit:
-        """The next read request."""
+    def request(self, now: int) -> Flit:
+        """The next read request, sent in cycle `now`."""
+        self._asked = now
         address, count = self._next
         target = self._target
         txn = target & 0xFF
@@ -146,9 +148,10 @@ class FillEngine:
         payload = MEM_REQ.encode(addr=address, len=count - 1)
         return Flit(self.port, self.own, FlitType.MEM_RD_REQ, txn, 1, 0, payload)
 
-    def place(self, txn: int) -> int | None:
-        """The L1 word that a response belongs to; None, and counted, when nothing asked for it."""
-        if not self._waiting or self._waiting[0][2] != txn:
+    def place(self, txn: int, now: int) -> int | None:
+        """The L1 word that a response taken in cycle `now` belongs to; None, and counted, when nothing asked for it before."""
+        asked = len(self._waiting) - (self._asked == now)
+        if not asked or self._waiting[0][2] != txn:
             self.strays += 1
             return None
         head = self._waiting[0]

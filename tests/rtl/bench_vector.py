@@ -7,8 +7,11 @@ from functools import cache
 import cocotb
 from support.links import Links, bursts, stutter
 from support.models import Peer, compare
-from vector_scenario import AT, INST_DEPTH, PORT, RECV_DEPTH, World
+from vector_scenario import AT, HOST, INST_DEPTH, PORT, RECV_DEPTH, World
 
+from kohakutpu.isa import vector as isa
+from kohakutpu.isa.flit import Flit, FlitType
+from kohakutpu.isa.vector import Opcode
 from kohakutpu.machine import VectorUnit
 from kohakutpu.model.vector import VectorCore
 from kohakutpu.noc.engine import Engine
@@ -27,21 +30,27 @@ def backpressure(seed: int):
     return [None, stutter(seed, 0.3), stutter(seed, 0.8), bursts(seed, 0.5)][seed % 4]
 
 
-@cache
-def model_life(seed: int) -> tuple[list, int]:
-    """The transfers of a life in the model, in order, and the cycles it lasts."""
+def model_core() -> tuple[Engine, Peer, list]:
+    """A model core with a peer, and the list that its transfers are noted in."""
     engine = Engine()
     unit = VectorUnit(x=AT & 15, y=AT >> 4, l1_words=L1_WORDS, inst_depth=INST_DEPTH, recv_depth=RECV_DEPTH)
     core = VectorCore(engine, unit, port=PORT, errata=ERRATA)
     peer = Peer(engine)
     peer.join(core)
+    moved = []
+    names = {peer.out.index: "in_link", core.out.index: "out_link"}
+    engine.on_transfer = lambda cycle, link, flit: moved.append((cycle, names[link.index], flit))
+    return engine, peer, moved
+
+
+@cache
+def model_life(seed: int) -> tuple[list, int]:
+    """The transfers of a life in the model, in order, and the cycles it lasts."""
+    engine, peer, moved = model_core()
     peer.busy = backpressure(seed)
     world = World(peer, seed, kernels=KERNELS, l1_words=L1_WORDS)
     peer.on_flit = world.on_flit
     world.start()
-    moved = []
-    names = {peer.out.index: "in_link", core.out.index: "out_link"}
-    engine.on_transfer = lambda cycle, link, flit: moved.append((cycle, names[link.index], flit))
     while not world.done:
         seen = len(moved)
         engine.advance(STILL)
@@ -81,6 +90,39 @@ async def lives_like_the_model(dut):
         total += count
         dut._log.warning(f"seed {seed}: {count} transfers in equal cycles, {model_life(seed)[1]} cycles")
     dut._log.warning(f"{total} transfers compared over {len(SEEDS)} lives")
+
+
+def stray(source, at: int | None) -> None:
+    """A kernel of one VFILL of a word, never answered, and a response for it that leaves in cycle `at`."""
+    words = [isa.encode(Opcode.VFILL, ad=0, l1=9), isa.encode(Opcode.VHALT)]
+    payloads = [isa.IMEM.encode(addr=place, word=word) for place, word in enumerate(words)]
+    for payload in [*payloads, isa.RUN.encode(pc=0)]:
+        source.send(Flit(AT, HOST, FlitType.CU_INST, 0, 0, 0, payload))
+    if at is not None:
+        source.send(Flit(AT, PORT, FlitType.MEM_RD_RESP, 9, 1, 0, 1), at=at)
+
+
+def model_stray(at: int | None, cycles: int) -> list:
+    engine, peer, moved = model_core()
+    stray(peer, at)
+    engine.advance(cycles)
+    return sorted(moved)
+
+
+@cocotb.test()
+async def only_what_was_asked_for_is_taken(dut):
+    """A response around the cycle of its request: the kernel ends if it came after it, and not otherwise."""
+    links = await Links.start(dut)
+    asked = next(cycle for cycle, link, flit in model_stray(None, 100) if flit.type == FlitType.MEM_RD_REQ)
+    ended = []
+    for at in range(asked - 8, asked + 4):
+        await links.reset()
+        stray(links.sources["in_link"], at)
+        await links.step(100)
+        compare(links.transfers, model_stray(at, 100))
+        ended.append(sum(flit.type == FlitType.CU_SIGNAL for _, _, flit in links.transfers) == 3)
+    assert not ended[0] and ended[-1] and ended == sorted(ended), ended
+    dut._log.warning(f"request valid in {asked}, responses sent from {asked - 8} on, taken: {ended}")
 
 
 @cocotb.test()
