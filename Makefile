@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help env sim rtl synth test nightly golden bench clean
+.PHONY: help env sim rtl synth test nightly regress golden bench clean
 
 help:
 	@echo 'make env                               set up .venv'
@@ -20,6 +20,7 @@ help:
 	@echo 'make test                              the test suite (under 25 minutes on two cores)'
 	@echo 'make test-rtl                          the benches of the gates (longer)'
 	@echo 'make nightly                           the long regressions'
+	@echo 'make regress [SEED=number]             the long regressions of the RTL alone, ten times the random traffic'
 	@echo 'make golden [GOLDEN=dir]               every golden vector in a directory'
 	@echo 'make bench                             benchmarks'
 	@echo 'make clean                             remove the environment and everything built'
@@ -59,12 +60,18 @@ test-rtl: $(READY)
 nightly: $(READY)
 	@$(BIN)/python -m pytest -n 2
 
+SEED ?= $(shell date +%Y%m%d)
+regress: $(READY)
+	@echo 'seed $(SEED)'
+	@KOHAKUTPU_SEED=$(SEED) $(BIN)/python -m pytest -n 2 -m slow tests/rtl tests/sysnode
+
 GOLDEN ?= $(if $(wildcard ../shared/golden),../shared/golden,tests/data/golden)
 golden: $(READY)
 	@$(BIN)/kohakutpu golden $(GOLDEN)
 
 bench: $(READY)
 	@$(BIN)/python benchmarks/model_speed.py
+	@$(BIN)/python benchmarks/rtl_speed.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ class RtlRun:
     dram_read: int
     dram_written: int
     host_accesses: int
+    simulated: int  # cycles since reset, transfers of operands and results included
+    seconds: float  # that these took
 
     def to_dict(self) -> dict:
         return {
@@ -69,7 +72,9 @@ def run_rtl(artifact: Artifact, machine: Machine, operands: Mapping[str, np.ndar
     }
     hops = sum(sum(counts.values()) for counts in done["links"].values())
     read, written = (WORD_BYTES * sum(words) for words in done["words"])
-    return RtlRun(done["run"], int(done["run"].elapsed), flits_sent, hops, read, written, done["accesses"])
+    return RtlRun(
+        done["run"], int(done["run"].elapsed), flits_sent, hops, read, written, done["accesses"], done["cycles"], done["seconds"]
+    )
 
 
 def execute(machine, artifact: Artifact, operands: Mapping[str, np.ndarray], timeout: int | None) -> dict:
@@ -77,10 +82,13 @@ def execute(machine, artifact: Artifact, operands: Mapping[str, np.ndarray], tim
     from .transport import RtlTransport
 
     transport = RtlTransport(machine)
+    start = time.perf_counter()
     run = Loader(Driver(transport, timeout=timeout)).run(artifact, operands)
+    seconds = time.perf_counter() - start
     states = machine.link_state()
     return {
-        "run": run, "accesses": transport.accesses, "refused": int(machine.dut.refused.value),
+        "run": run, "seconds": seconds, "cycles": machine.now, "accesses": transport.accesses,
+        "refused": int(machine.dut.refused.value),
         "words": [[int(getattr(machine.dut, f"{kind}_words").value) >> 32 * i & 0xFFFF_FFFF for i in range(machine.ports)]
                   for kind in ("read", "written")],
         "links": {name: counts for name, _, _, _, _, counts in states},

@@ -7,6 +7,7 @@ digest of everything that goes into them.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -15,6 +16,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
 from cocotb_tools import runner as cocotb_runner
@@ -22,6 +24,8 @@ from cocotb_tools import runner as cocotb_runner
 from .toolchain import BUILD, ROOT, ToolchainError, environment
 
 SIMULATORS = ("verilator", "icarus")
+VERILATOR_ARGUMENTS = ["-Wno-fatal", "-O3", "--x-assign", "unique", "--x-initial", "unique"]
+ICARUS_ARGUMENTS = ["-g2012"]
 # Half the compile time of Verilator's own -Os, for models that run no slower.
 MAKE_OPTIONS = " -- OPT_FAST=-O1"
 
@@ -92,24 +96,38 @@ def build(verilog: str, *, top: str, simulator: str, waves: bool = False, public
     if simulator not in SIMULATORS:
         raise ToolchainError(f"unknown simulator {simulator!r}: expected one of {', '.join(SIMULATORS)}")
     control = public or control_file(top)
-    key = hashlib.sha256(
-        "\0".join([verilog, top, simulator, str(waves), control, sys.version, Path(__file__).read_text()]).encode()
-    ).hexdigest()[:24]
+    recipe = [*VERILATOR_ARGUMENTS, *ICARUS_ARGUMENTS, MAKE_OPTIONS, version("cocotb"), sys.version]
+    key = hashlib.sha256("\0".join([verilog, top, simulator, str(waves), control, *recipe]).encode()).hexdigest()[:24]
     folder = BUILD / "sim" / f"{top}-{simulator}-{key}"
-    if (folder / "complete").exists():
-        return folder
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone_in(folder):
+        if not (folder / "complete").exists():
+            _compile(folder, verilog, control, top=top, simulator=simulator, waves=waves)
+    return folder
+
+
+@contextmanager
+def alone_in(folder: Path):
+    """Wait until no other process holds `folder`, and hold it: two may want to build the same design."""
+    with open(folder / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _compile(folder: Path, verilog: str, control: str, *, top: str, simulator: str, waves: bool) -> None:
+    for item in folder.iterdir():  # what a build that was cut short has left
+        if item.name != "lock":
+            shutil.rmtree(item) if item.is_dir() else item.unlink()
     source = folder / f"{top}.v"
     source.write_text(verilog)
     with patched_environment({**environment(simulator), "MAKEFLAGS": MAKE_OPTIONS}):
         if simulator == "verilator":
-            runner, arguments = PortsOnlyVerilator(), ["-Wno-fatal", "-O3", "--x-assign", "unique", "--x-initial", "unique"]
+            runner, arguments = PortsOnlyVerilator(), VERILATOR_ARGUMENTS
             settings = folder / f"{top}.vlt"
             settings.write_text(control)
             sources = [settings, source]
         else:
-            runner, arguments, sources = cocotb_runner.Icarus(), ["-g2012"], [source]
+            runner, arguments, sources = cocotb_runner.Icarus(), ICARUS_ARGUMENTS, [source]
         try:
             runner.build(
                 sources=sources, hdl_toplevel=top, build_dir=folder, waves=waves, always=True,
@@ -119,7 +137,6 @@ def build(verilog: str, *, top: str, simulator: str, waves: bool = False, public
             tail = (folder / "build.log").read_text(errors="replace")[-4000:] if (folder / "build.log").exists() else ""
             raise BenchError(f"{simulator} could not compile {top}: {error}\n{tail}") from error
     (folder / "complete").touch()
-    return folder
 
 
 def read_results(path: Path) -> Verdict:

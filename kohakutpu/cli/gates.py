@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+SIMULATORS = ("verilator", "icarus")
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -14,16 +16,37 @@ from rich.table import Table
 from kohakutpu.conformance.cycles import rows_of
 from kohakutpu.conformance.cycles import table as table_of_cycles
 from kohakutpu.conformance.registry import CHECKS, GoldenError, survey
+from kohakutpu.conformance.report import Tally
 
+from .gates import SIMULATORS, gates
 from .output import check_writable, write_atomically
 
+ENGINES = ("model", "rtl")
+NO_BENCH = "the gates have no bench for it"
 HELP = "check golden vectors and recordings"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", type=Path, metavar="DIR", help="directory of golden files")
+    parser.add_argument("--engine", choices=ENGINES, default=ENGINES[0], help="what is checked: formats and models, or gates")
+    parser.add_argument("--simulator", choices=SIMULATORS, default=SIMULATORS[0], help=f"of the gates (default {SIMULATORS[0]})")
     parser.add_argument("--only", action="append", metavar="FILE", help="check only this file (repeatable)")
     parser.add_argument("--cycles", type=Path, metavar="OUT", help="write the table of cycles, published and ours (.md or .json)")
+
+
+def checks_of(args: argparse.Namespace) -> tuple[dict[str, Callable[[Path], list[Tally]]], dict[str, str]]:
+    """(check by file, why there is none by file) for the engine that was asked for."""
+    if args.engine == "model":
+        return CHECKS, {}
+    golden = gates("sim.golden")
+    checks = {name: partial(check, simulator=args.simulator) for name, check in golden.CHECKS.items()}
+    reasons = {name: golden.NOT_FOR_GATES.get(name, NO_BENCH) for name in CHECKS.keys() - checks.keys()}
+    return checks, reasons
+
+
+def unserved(known: list[str], without: dict[str, str]) -> list[str]:
+    """Files that nothing checks although something should."""
+    return [name for name in known if without.get(name) == NO_BENCH]
 
 
 def main(args: argparse.Namespace) -> int:
@@ -34,13 +57,16 @@ def main(args: argparse.Namespace) -> int:
         known = [name for name in known if name in args.only]
         if not known:
             raise GoldenError(f"--only {', '.join(args.only)}: no such golden file in {args.directory}")
+    checks, without = checks_of(args)
+    if args.only and not checks.keys() & set(known):
+        raise GoldenError("; ".join(f"{name}: {without[name]}" for name in known))
     console = Console(width=None if Console().is_terminal else 140)
     table = Table("file", "what", "compared", "different", "left out", "seconds", box=None)
     tallies, rows = [], []
-    for name in known:
+    for name in [name for name in known if name in checks]:
         with console.status(f"{name} ...") if console.is_terminal else nullcontext():
             start = time.perf_counter()
-            found = CHECKS[name](args.directory / name)
+            found = checks[name](args.directory / name)
             spent = time.perf_counter() - start
         for index, tally in enumerate(found):
             left = ", ".join(f"{count} {erratum}" for erratum, count in tally.left_out.items())
@@ -54,6 +80,8 @@ def main(args: argparse.Namespace) -> int:
     for tally in tallies:
         if not tally.ok:
             console.print(f"{tally.file}: {tally.what}: {tally.first or 'nothing was compared'}", style="bold", soft_wrap=True)
+    for name in sorted(without.keys() & set(known)):
+        console.print(f"{name}: not checked: {without[name]}")
     for name in unknown:
         console.print(f"{name}: not a known golden file, not checked")
     compared = sum(tally.compared for tally in tallies)
@@ -65,6 +93,6 @@ def main(args: argparse.Namespace) -> int:
         text = json.dumps(rows, indent=1) if args.cycles.suffix == ".json" else table_of_cycles(rows)
         write_atomically(args.cycles, text.encode())
     failed = [tally for tally in tallies if not tally.ok]
-    console.print(f"{len(known)} files, {compared:,} compared, {wrong:,} different")
-    return 1 if failed else 0
+    console.print(f"{len(checks.keys() & set(known))} files, {compared:,} compared, {wrong:,} different")
+    return 1 if failed or unserved(known, without) else 0
 

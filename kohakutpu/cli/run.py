@@ -20,7 +20,7 @@ from kohakutpu.lang.kernel import Kernel
 from kohakutpu.machine import load
 from kohakutpu.model import faults
 
-from .gates import gates
+from .gates import SIMULATORS, gates
 from .kernel_options import (
     ArgumentError, kernel_arguments, kernel_of, knobs_of, options_of, pairs, read_array, shapes_of,
 )  # fmt: skip
@@ -31,7 +31,6 @@ from .report import print_comparisons, print_machine
 HELP = "run a kernel and compare with its meaning"
 MOST_ELEMENTS = 1 << 28  # of a random operand; no machine's memory holds more
 ENGINES = ("model", "rtl", "reference")
-SIMULATORS = ("verilator", "icarus")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,7 @@ from kohakutpu.host.simulate import run_model, run_reference
 from kohakutpu.lang.kernel import load as load_kernel
 from kohakutpu.machine import Machine, load
 
-from .gates import gates
+from .gates import SIMULATORS, gates
 from .kernel_options import DEFAULT_MACHINE, ArgumentError, read_array
 from .progress import rounds
 from .report import print_comparisons, print_machine
@@ -28,7 +28,6 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "linear_silu"
 LINEAR = "kohakutpu.kernels.linear"
 ENGINES = ("model", "rtl", "both")
-SIMULATORS = ("verilator", "icarus")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

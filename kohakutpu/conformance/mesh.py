@@ -66,13 +66,17 @@ class Replay:
         self.last_move = cycle
         self.seen[link.index].append(flit)
         if link.index == self._home:
-            self.arrived.append((cycle, flit))
-            self.types[flit.type] += 1
-            if flit.type == FlitType.CU_SIGNAL:
-                if CU_SIGNAL.get(flit.payload, "code") == SignalCode.DATA_RECEIVED:
-                    self.received += 1
-                else:
-                    self.signals += 1
+            self.note(cycle, flit)
+
+    def note(self, cycle: int, flit: Flit) -> None:
+        """A flit has arrived at the bench."""
+        self.arrived.append((cycle, flit))
+        self.types[flit.type] += 1
+        if flit.type == FlitType.CU_SIGNAL:
+            if CU_SIGNAL.get(flit.payload, "code") == SignalCode.DATA_RECEIVED:
+                self.received += 1
+            else:
+                self.signals += 1
 
     def wait(self, condition: Callable[[], bool], budget: int = GATE_BUDGET) -> bool:
         return self.system.engine.run(condition, budget)
@@ -214,7 +218,7 @@ def compare_flits(tally: Tally, where: str, ours: list[Flit], recorded: list[Fli
 
 
 def compare_memory(tally: Tally, where: str, replay: Replay, after: np.ndarray) -> None:
-    ours = np.frombuffer(replay.system.memory.read(0, after.size * 4), "<u4").reshape(after.shape)
+    ours = np.frombuffer(bytes(replay.system.memory.read(0, after.size * 4)), "<u4").reshape(after.shape)
     wrong = np.flatnonzero((ours != after).any(axis=1))
     tally.compared += len(after)
     if len(wrong):
@@ -223,12 +227,27 @@ def compare_memory(tally: Tally, where: str, replay: Replay, after: np.ndarray) 
         tally.differ(len(wrong), f"{where}, memory word {first}: {have}, recorded {want}")
 
 
-def check_mesh(path: Path) -> list[Tally]:
-    """The whole-mesh runs of `mesh.npz`: memory words and every flit at the agent's port."""
+def port_runs(path: Path) -> dict[str, PortRun]:
+    """The runs of `mesh.npz` by name."""
     data = open_arrays(path)
     prefixes = dict.fromkeys(name.removesuffix("_mem_after") for name in data.names() if name.endswith("_mem_after"))
     runs = {prefix: PortRun(data.under(f"{prefix}_")) for prefix in prefixes}
     data.close()
+    return runs
+
+
+def link_runs(path: Path) -> tuple[list[str], list[LinkRun]]:
+    """(names of the links, runs) of `mesh_links.npz`."""
+    data = open_arrays(path)
+    names = data.array("link_names", "<U11", 1 + len(RECORDED_LINKS)).tolist()
+    runs = [LinkRun(data.under(f"r{i:02d}_")) for i in range(data.integer("n_runs", 1))]
+    data.close()
+    return names, runs
+
+
+def check_mesh(path: Path) -> list[Tally]:
+    """The whole-mesh runs of `mesh.npz`: memory words and every flit at the agent's port."""
+    runs = port_runs(path)
     memory = Tally(path.name, f"{len(runs)} whole-mesh runs, memory", "words")
     flits = Tally(path.name, f"{len(runs)} whole-mesh runs, agent port", "flits")
     for prefix, run in runs.items():
@@ -240,6 +259,13 @@ def check_mesh(path: Path) -> list[Tally]:
 def replay_port(prefix: str, run: PortRun, memory: Tally, flits: Tally) -> None:
     """Replay one run of `mesh.npz` wait by wait, and compare it."""
     replay = Replay(load("mm_mesh"), run.before, frozenset())
+    replay_waits(prefix, run, replay, flits)
+    compare_flits(flits, prefix, [flit for _, flit in replay.arrived], run.on(1))
+    compare_memory(memory, prefix, replay, run.after)
+
+
+def replay_waits(prefix: str, run: PortRun, replay: Replay, flits: Tally) -> None:
+    """Inject a run's stimulus, each part behind its wait, until nothing moves any more."""
     start = 0
     for number, end in enumerate(run.waits):
         # A flit injected in the cycle in which a wait ended came after it.
@@ -256,16 +282,11 @@ def replay_port(prefix: str, run: PortRun, memory: Tally, flits: Tally) -> None:
         replay.quiet(QUIET)
         start = end
     replay.quiet(QUIET)
-    compare_flits(flits, prefix, [flit for _, flit in replay.arrived], run.on(1))
-    compare_memory(memory, prefix, replay, run.after)
 
 
 def check_mesh_links(path: Path) -> list[Tally]:
     """The runs of `mesh_links.npz`: memory words of all, and every flit on every link of those that bind there."""
-    data = open_arrays(path)
-    names = data.array("link_names", "<U11", 1 + len(RECORDED_LINKS)).tolist()
-    runs = [LinkRun(data.under(f"r{i:02d}_")) for i in range(data.integer("n_runs", 1))]
-    data.close()
+    names, runs = link_runs(path)
     timing = sum(run.timing for run in runs)
     memory = Tally(path.name, f"{len(runs)} link-level runs, memory", "words")
     bound = f"{len(runs) - timing} link-level runs, every link ({timing} more bind in memory only)"
