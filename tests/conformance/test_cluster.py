@@ -38,8 +38,7 @@ def test_cycles_follow_the_published_forms():
         fp16, raw = checks.Tally("", "", ""), checks.Tally("", "", "")
         checks.run_case(case, fp16, raw)
         subtiles = case.gm * case.gn
-        period = {1: 5, 2: 3, 3: 2, 4: 2}.get(subtiles, 1) if case.nk > 1 else 1
-        sweep = 21 + (subtiles * case.nk - 1) * period
+        sweep = 20 + (case.nk - 1) * max(subtiles, 5) + subtiles
         expected = [sweep, sweep + 7, subtiles + 9, 2 * subtiles + 8] * case.chunks
         assert [ours for _, _, ours in fp16.cycles] == expected
 
