@@ -51,10 +51,10 @@ class AgentSignature(wiring.Signature):
 class AgentPort(wiring.Component):
     """A place on the mesh of the agent (`agent`), of a memory engine (`memory`), or of both.
 
-    Members: `in_link`, `out_link`. With `agent`: `agent` (`AgentSignature`). With `memory`: `memory`, a link to the memory
-    engine that carries MEM_RD_REQ, MEM_WR_REQ and MEM_WR_DATA only (its `busy` may depend on the type: two queues lie
-    behind it); `response`, `response_valid` and `response_ready`, which load the output register when both are high;
-    without `agent` also `strays`, flits dropped because they were for an agent that is not here.
+    Members: `in_link`, `out_link`. With `agent`: `agent` (`AgentSignature`). With `memory`: `memory`, a link to the
+    memory engine that carries MEM_RD_REQ, MEM_WR_REQ and MEM_WR_DATA only (its `busy` may depend on the type: two
+    queues lie behind it); `response`, `response_valid` and `response_ready`, which load the output register when both
+    are high; without `agent` also `strays`, flits dropped because they were for an agent that is not here.
     """
 
     def __init__(self, *, agent: bool, memory: bool, fault: str | None = None):
@@ -126,8 +126,9 @@ class AgentPort(wiring.Component):
 class AgentSide(wiring.Component):
     """The agent's side of its ports; `rows` holds each port's y.
 
-    Members: `ports` (an array of `AgentSignature`, as the ports see it); `flit`, `valid` and `take`: what arrived, popped
-    by `take`; `send`, `send_valid` and `send_ready`: the head of the agent's transmit FIFO, popped when both are high.
+    Members: `ports` (an array of `AgentSignature`, as the ports see it); `flit`, `valid` and `take`: what arrived,
+    popped by `take`; `send`, `send_valid` and `send_ready`: the head of the agent's transmit FIFO, popped when both
+    are high.
     """
 
     def __init__(self, *, rows: tuple[int, ...], fault: str | None = None):

@@ -40,7 +40,8 @@ class AxiSignature(wiring.Signature):
         members |= {
             "wdata": Out(data_width), "wstrb": Out(data_width // 8), "wlast": Out(1), "wvalid": Out(1), "wready": In(1),
             "bid": In(id_width), "bresp": In(2), "bvalid": In(1), "bready": Out(1),
-            "rid": In(id_width), "rdata": In(data_width), "rresp": In(2), "rlast": In(1), "rvalid": In(1), "rready": Out(1),
+            "rid": In(id_width), "rdata": In(data_width), "rresp": In(2), "rlast": In(1), "rvalid": In(1),
+            "rready": Out(1),
         }  # fmt: skip
         super().__init__(members)
 

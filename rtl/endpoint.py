@@ -145,7 +145,9 @@ class EndpointBase(wiring.Component):
         m.d.comb += [
             busy.eq(in_flight | inst_fifo.valid | (completions.valid if self.planted != "late-sample" else 0)),
             status.busy.eq(busy),
-            status.inst_space.eq(self.inst_depth - inst_fifo.level - (in_flight if self.planted == "stale-status" else 0)),
+            status.inst_space.eq(
+                self.inst_depth - inst_fifo.level - (in_flight if self.planted == "stale-status" else 0)
+            ),
         ]
         m.d.sync += counters.busy_cycles.eq(counters.busy_cycles + busy)
         with m.If(retire):

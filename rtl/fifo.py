@@ -10,7 +10,7 @@ from .parameters import known_fault, positive
 
 FAULTS = {
     "push-when-full": "a push while full is not ignored and overwrites the oldest word",
-    "late-head": "the read port does not see the word that is being written: a FIFO that was empty shows what was there before",
+    "late-head": "the read port misses the word that is being written, and a FIFO that was empty shows an old one",
 }
 
 

@@ -31,12 +31,12 @@ FAULTS = {
 class HostPort(wiring.Component):
     """Registers are numbered by `index`, byte offset / 8 in the 64 KiB window; higher address bits are not looked at.
 
-    Members: `host`, the AXI4 slave; `write`, `write_index`, `write_data`, `write_strobe`: a register load in the cycle in
-    which `write` is high; `read_index`: the register whose value is wanted on `read_data` in the cycle after one in which
-    `read_next` is high.
+    Members: `host`, the AXI4 slave; `write`, `write_index`, `write_data`, `write_strobe`: a register load in the cycle
+    in which `write` is high; `read_index`: the register whose value is wanted on `read_data` in the cycle after one in
+    which `read_next` is high.
 
-    Bursts are INCR and beats 8 bytes; anything else is answered with SLVERR and touches no register, as is a write whose
-    WLAST does not fit its length from the first wrong beat on.
+    Bursts are INCR and beats 8 bytes; anything else is answered with SLVERR and touches no register, as is a write
+    whose WLAST does not fit its length from the first wrong beat on.
     """
 
     def __init__(self, *, fault: str | None = None):

@@ -48,18 +48,19 @@ class Mesh(wiring.Component):
 
     def __init__(self, machine: Machine, *, faults: Mapping[tuple[int, int], str] | None = None):
         machine.require_mesh()
-        faults = dict(faults or {})
+        faults = faults or {}
+        places = [(x, y) for y in range(1, machine.ny + 1) for x in range(1, machine.nx + 1)]
+        if nowhere := sorted(faults.keys() - set(places)):
+            raise TypeError(f"Mesh faults at {nowhere}: there is no router on a {machine.nx}x{machine.ny} grid")
         self.machine = machine
         self.sites = endpoint_sites(machine)
-        self.routers = {}
-        for y in range(1, machine.ny + 1):
-            for x in range(1, machine.nx + 1):
-                self.routers[x, y] = shared(
-                    Router, x=x, y=y, grid_x=machine.nx, grid_y=machine.ny, fifo_depth=machine.fifo_depth,
-                    fault=faults.pop((x, y), None),
-                )  # fmt: skip
-        if faults:
-            raise TypeError(f"Mesh faults at {sorted(faults)}: there is no router on a {machine.nx}x{machine.ny} grid")
+        self.routers = {
+            (x, y): shared(
+                Router, x=x, y=y, grid_x=machine.nx, grid_y=machine.ny, fifo_depth=machine.fifo_depth,
+                fault=faults.get((x, y)),
+            )
+            for x, y in places
+        }  # fmt: skip
         members = {}
         for name in self.sites:
             members |= {f"{name}_out": In(LinkSignature()), f"{name}_in": Out(LinkSignature())}

@@ -1,10 +1,10 @@
-"""The control agent: registers, staging and dispatch, status mirror, mailbox (docs/microarchitecture.md, orchestrator)."""
+"""The control agent: registers, staging and dispatch, mirror, mailbox (docs/microarchitecture.md, orchestrator)."""
 
 from __future__ import annotations
 
 from amaranth import Array, Cat, Const, Module, Mux, ResetSignal, Signal
 from amaranth.lib import data, memory, wiring
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In
 
 from kohakutpu.isa import registers as reg
 from kohakutpu.isa.flit import FLIT_WIDTH, FlitType, node
@@ -36,10 +36,10 @@ FAULTS = {
 class Orchestrator(wiring.Component):
     """The orchestrator at (`x`, `y`) behind ports on `rows`.
 
-    `holds` says that what it cannot take waits (an endpoint of its own) and is not dropped (memory ports); `credit_limit`
-    is the smallest instruction FIFO of the machine, `grid_hi` what CAPS reports, `memory_ports` how many engines
-    AUX_STAT sums up. `host_port` and `side` plant a fault in those blocks. Members: `host` (AXI4 slave), `ports` (one `AgentSignature` a row), `reads` and `writes` (each memory
-    engine's counts modulo 65536).
+    `holds` says that what it cannot take waits (an endpoint of its own) and is not dropped (memory ports);
+    `credit_limit` is the smallest instruction FIFO of the machine, `grid_hi` what CAPS reports, `memory_ports` how
+    many engines AUX_STAT sums up. `host_port` and `side` plant a fault in those blocks. Members: `host` (AXI4 slave),
+    `ports` (one `AgentSignature` a row), `reads` and `writes` (each memory engine's counts modulo 65536).
     """
 
     def __init__(self, *, x: int, y: int, rows: tuple[int, ...], holds: bool, grid_hi: int, credit_limit: int,
@@ -48,7 +48,9 @@ class Orchestrator(wiring.Component):
         positive("Orchestrator", grid_hi=grid_hi, credit_limit=credit_limit, memory_ports=memory_ports,
                  staging_flits=staging_flits, tx_depth=tx_depth, rx_depth=rx_depth)  # fmt: skip
         if staging_flits * reg.FLIT_WORDS > reg.STAGE.count:
-            raise TypeError(f"Orchestrator staging_flits must be at most {reg.STAGE.count // reg.FLIT_WORDS}, not {staging_flits}")
+            raise TypeError(
+                f"Orchestrator staging_flits must be at most {reg.STAGE.count // reg.FLIT_WORDS}, not {staging_flits}"
+            )
         self.node = node(x, y)
         self.rows, self.holds = tuple(rows), holds
         self.grid_hi, self.credit_limit, self.memory_ports = grid_hi, credit_limit, memory_ports
@@ -209,7 +211,9 @@ class Orchestrator(wiring.Component):
             for i in range(reg.FLIT_WORDS):
                 for byte in range(reg.REGISTER_BYTES):
                     with m.If((element == i) & (bus.write_strobe[byte] | (self.fault == "strobe-ignored"))):
-                        m.d.sync += mail.word_select(reg.REGISTER_BYTES * i + byte, 8).eq(bus.write_data.word_select(byte, 8))
+                        m.d.sync += mail.word_select(reg.REGISTER_BYTES * i + byte, 8).eq(
+                            bus.write_data.word_select(byte, 8)
+                        )
         sent = Signal()
         m.d.comb += [
             sent.eq(self._written(reg.TX_KICK) & ~self.run & ~tx.full),

@@ -43,8 +43,8 @@ def masked_turns(x: int, y: int, grid_x: int, grid_y: int) -> frozenset[tuple[in
 class InputStage(wiring.Component):
     """An input's FIFO and its holding register.
 
-    Members: `link`; `head_x` and `head_y`, the destination at the FIFO's head, and `route`, its one-hot output; `ask` and
-    `held`, what the holding register asks for (0 when empty) and its flit; `granted` in.
+    Members: `link`; `head_x` and `head_y`, the destination at the FIFO's head, and `route`, its one-hot output; `ask`
+    and `held`, what the holding register asks for (0 when empty) and its flit; `granted` in.
     """
 
     APART = True
@@ -142,7 +142,9 @@ class Router(wiring.Component):
     def __init__(self, *, x: int, y: int, grid_x: int, grid_y: int, fifo_depth: int, fault: str | None = None):
         positive("Router", x=x, y=y, grid_x=grid_x, grid_y=grid_y, fifo_depth=fifo_depth)
         if x > grid_x or y > grid_y or grid_x > GRID_MAX or grid_y > GRID_MAX:
-            raise TypeError(f"Router ({x},{y}) does not lie in a {grid_x}x{grid_y} grid of at most {GRID_MAX}x{GRID_MAX}")
+            raise TypeError(
+                f"Router ({x},{y}) does not lie in a {grid_x}x{grid_y} grid of at most {GRID_MAX}x{GRID_MAX}"
+            )
         if fifo_depth < 2:
             raise TypeError(f"Router fifo_depth must be at least 2 for one flit a cycle, not {fifo_depth}")
         self.x, self.y = x, y
@@ -199,8 +201,11 @@ class Router(wiring.Component):
             wiring.connect(m, stage.link, wiring.flipped(getattr(self, f"out_{port}")))
             m.d.comb += stage.pointer.eq(pointer)
             for position, index in enumerate(inputs):
-                m.d.comb += [stage.ask[position].eq(sources[index].ask[output]), stage.held[position].eq(sources[index].held)]
+                m.d.comb += [
+                    stage.ask[position].eq(sources[index].ask[output]),
+                    stage.held[position].eq(sources[index].held),
+                ]
                 grants[index].append(stage.grant[position])
-        for source, grant in zip(sources, grants):
+        for source, grant in zip(sources, grants, strict=True):
             m.d.comb += source.granted.eq(Cat(*grant).any())
         return m

@@ -20,7 +20,8 @@ from rtl.link import FLIT, view
 
 from .port_rules import COUNTER_BITS, OWED, OWED_BITS, RULES
 
-LEAST_LATENCY = 4  # from the accepting transfer to a valid completion: taken one later, retired one later, queue, register
+# From the accepting transfer to a valid completion: taken one later, retired one later, queue, register.
+LEAST_LATENCY = 4
 WRITE_BURST = 8
 
 
@@ -47,10 +48,10 @@ class CheckSignature(wiring.Signature):
 class Checked(wiring.Component):
     """`endpoint` with its port watched: the same members, and `check` (`CheckSignature`).
 
-    `endpoint` is any component with the members `in_link` and `out_link`. `node` is its packed coordinate, or None where
-    it sends for others. `unit` says that it takes instructions and obeys the rules of the endpoint base; an agent's or a
-    memory port only has link rules. `bound` is for how many cycles it may be busy; `outstanding` how many instructions it
-    can hold at most.
+    `endpoint` is any component with the members `in_link` and `out_link`. `node` is its packed coordinate, or None
+    where it sends for others. `unit` says that it takes instructions and obeys the rules of the endpoint base; an
+    agent's or a memory port only has link rules. `bound` is for how many cycles it may be busy; `outstanding` how many
+    instructions it can hold at most.
     """
 
     def __init__(self, endpoint: wiring.Component, *, node: int | None, unit: bool = True, bound: int = 5000,

@@ -40,4 +40,6 @@ def owed(word: int) -> dict[str, int]:
 
 def report(where: str, violations_word: int) -> str:
     """A line for each broken rule of the endpoint called `where`."""
-    return "\n".join(f"{where}: {name}, {count} times: {RULES[name]}" for name, count in violations(violations_word).items())
+    return "\n".join(
+        f"{where}: {name}, {count} times: {RULES[name]}" for name, count in violations(violations_word).items()
+    )

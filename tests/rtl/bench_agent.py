@@ -1,4 +1,4 @@
-"""A memory port whose agent has an endpoint of its own: memory traffic passes, everything else is dropped and counted."""
+"""A memory port whose agent has an endpoint of its own: memory traffic passes, the rest is dropped and counted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,14 @@ async def strays_are_dropped_and_counted(dut, stalls):
         at = 0
         for _ in range(300):
             at += chance.choice((0, 0, 1, 6))
-            items.append((at, Flit(PORT, UNIT, chance.choice(list(FlitType)), chance.getrandbits(8), 1, 0, chance.getrandbits(256))))
+            items.append(
+                (
+                    at,
+                    Flit(
+                        PORT, UNIT, chance.choice(list(FlitType)), chance.getrandbits(8), 1, 0, chance.getrandbits(256)
+                    ),
+                )
+            )
             links.sources[name].send(items[-1][1], at=at)
     await links.step(1500)
     await links.finish()

@@ -27,12 +27,14 @@ PROFILE = Profile(node=UNIT, host=HOST, unit_type=UnitType.TEMPLATE, version=4, 
 
 @cocotb.test()
 async def counts_the_rule(dut):
-    """A mixture of everything that an endpoint sends shows the broken rule and no other that does not follow from it."""
+    """A mixture of everything that an endpoint sends shows the broken rule."""
     links = await Links.start(dut)
     links.sinks["out_link"].busy = stutter(5, 0.4)
     source = links.sources["in_link"]
     for txn in range(60):
-        source.send(order(txn, txn % 3 == 2, cycles=1 + txn % 4, beats=txn % 9, to_node=txn // 9 % 2), at=txn // 20 * 700)
+        source.send(
+            order(txn, txn % 3 == 2, cycles=1 + txn % 4, beats=txn % 9, to_node=txn // 9 % 2), at=txn // 20 * 700
+        )
         if txn % 6 == 0:
             source.send(Flit(UNIT, HOST, FlitType.CU_CTRL, txn, 1, 0, CU_CTRL_REQUEST.encode(index=txn % 4)))
     await links.step(2500)

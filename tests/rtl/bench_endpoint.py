@@ -43,8 +43,8 @@ def stimulus(seed, count):
         draw = chance.random()
         src = chance.choice((HOST, OTHER))
         if draw < 0.4:
-            flit = work(chance.choice((1, 1, 2, 3, 17)), chance.getrandbits(32), txn=index & 255, last=chance.getrandbits(1),
-                        fault=chance.random() < 0.2, src=src)  # fmt: skip
+            flit = work(chance.choice((1, 1, 2, 3, 17)), chance.getrandbits(32), txn=index & 255,
+                        last=chance.getrandbits(1), fault=chance.random() < 0.2, src=src)  # fmt: skip
         elif draw < 0.6:
             flit = ask(chance.choice((0, 1, 2, 3, 4, 0xE0, 0xFF)), txn=index & 255, op=chance.getrandbits(1), src=src)
         else:

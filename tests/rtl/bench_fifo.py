@@ -12,6 +12,8 @@ from kohakutpu.noc.engine import Fifo
 from support.fifo_bank import DEPTHS, WIDTH
 
 PERIOD = 4  # ns
+# (share of cycles that push, share that pop, cycles)
+PHASES = ((1, 0, 50), (0, 1, 50), (1, 1, 60), (0.5, 0.5, 300), (0.9, 0.4, 200), (0.3, 0.8, 200), (1, 0, 40))
 
 
 class Bank:
@@ -61,8 +63,7 @@ async def behaves_as_the_model(dut):
     bank = Bank(dut)
     for _ in range(3):
         await bank.reset()
-        for push_share, pop_share, cycles in ((1, 0, 50), (0, 1, 50), (1, 1, 60), (0.5, 0.5, 300), (0.9, 0.4, 200), (0.3, 0.8, 200),
-                                              (1, 0, 40)):  # fmt: skip
+        for push_share, pop_share, cycles in PHASES:
             for _ in range(cycles):
                 await bank.cycle(int(random.random() < push_share), int(random.random() < pop_share))
-    assert bank.checks == 3 * 900 * len(DEPTHS)
+    assert bank.checks == 3 * sum(cycles for _, _, cycles in PHASES) * len(DEPTHS)

@@ -36,7 +36,18 @@ class Traffic:
         kind = chance.choice(list(FlitType))
         payload = chance.getrandbits(200) << 56 | self.count
         self.sends[source].append(
-            (at, Flit(destination, SITES[source], kind, chance.getrandbits(8), chance.getrandbits(1), chance.getrandbits(3), payload))
+            (
+                at,
+                Flit(
+                    destination,
+                    SITES[source],
+                    kind,
+                    chance.getrandbits(8),
+                    chance.getrandbits(1),
+                    chance.getrandbits(3),
+                    payload,
+                ),
+            )
         )
 
 
@@ -149,7 +160,7 @@ async def a_reset_empties_the_mesh(dut):
     """What is in flight is gone, and the arbiters start as they did in cycle 0."""
     links = await start(dut)
     chance = random.Random(random.getrandbits(32))
-    for run in range(3):
+    for _ in range(3):
         traffic = Traffic(chance)
         for name in SITES:
             for _ in range(20):

@@ -121,7 +121,9 @@ async def start(dut, patterns=None):
 
     async def begin():
         await host.write(reg.STAGE.at(), *host.memories.staging)
-        host.memories.mirror = await host.read(reg.NODE_STATUS.at(), 128) + await host.read(reg.NODE_STATUS.at(128), 128)
+        host.memories.mirror = await host.read(reg.NODE_STATUS.at(), 128) + await host.read(
+            reg.NODE_STATUS.at(128), 128
+        )
 
     await play(links, begin())
     await links.reset()
@@ -182,8 +184,8 @@ def arrivals(chance, count):
             kinds = [FlitType.CU_CTRL, FlitType.CU_DATA, FlitType.MEM_RD_RESP, 11]
             if not OWN:
                 kinds += [FlitType.MEM_RD_REQ, FlitType.MEM_WR_REQ, FlitType.MEM_WR_DATA] * 2
-            flit = Flit(HOME, src, chance.choice(kinds), chance.getrandbits(8), chance.getrandbits(1), chance.getrandbits(3),
-                        chance.getrandbits(256))  # fmt: skip
+            flit = Flit(HOME, src, chance.choice(kinds), chance.getrandbits(8), chance.getrandbits(1),
+                        chance.getrandbits(3), chance.getrandbits(256))  # fmt: skip
         items.append((at, flit))
     return items
 
@@ -193,7 +195,20 @@ def responses(chance, count):
     at = 0
     for _ in range(count):
         at += chance.choice((0, 0, 0, 1, 5, 60))
-        items.append((at, Flit(chance.choice(NODES), HOME, FlitType.MEM_RD_RESP, chance.getrandbits(8), 1, 0, chance.getrandbits(256))))
+        items.append(
+            (
+                at,
+                Flit(
+                    chance.choice(NODES),
+                    HOME,
+                    FlitType.MEM_RD_RESP,
+                    chance.getrandbits(8),
+                    1,
+                    0,
+                    chance.getrandbits(256),
+                ),
+            )
+        )
     return items
 
 
@@ -233,11 +248,16 @@ async def busy_host(host, chance, accesses):
             await host.read(at["RX_FLIT"](), 5)
             await host.write(at["RX_POP"](), *[0] * chance.choice((1, 1, 2, 8)))
         elif draw < 0.72:
-            await host.write(chance.choice((at["IRQ_STAT"](), at["SIG_DONE"](), at["CTRL"](), reg.aux_offset(0))), chance.getrandbits(64))
+            await host.write(
+                chance.choice((at["IRQ_STAT"](), at["SIG_DONE"](), at["CTRL"](), reg.aux_offset(0))),
+                chance.getrandbits(64),
+            )
         elif draw < 0.76:
             await host.write(0x3_0000 + at["IRQ_EN"](), chance.getrandbits(64))
         else:
-            first, count = chance.choice(((0, 16), (0x40, 8), (0x140, 2), (0x1C8, 1), (0x1000, 40), (0x1000 + 8 * 0x10, 4), (0x800, 3)))
+            first, count = chance.choice(
+                ((0, 16), (0x40, 8), (0x140, 2), (0x1C8, 1), (0x1000, 40), (0x1000 + 8 * 0x10, 4), (0x800, 3))
+            )
             start = chance.randrange(count)
             await host.read(first + 8 * start, chance.randint(1, count - start))
 
@@ -305,7 +325,7 @@ async def accesses_take_three_cycles_and_their_beats(dut):
     assert [(kind, beats, last - first) for kind, first, last, beats in host.times] == [
         (kind, count, 2 + count) for count in (1, 2, 5, 16) for kind in "wr"
     ]
-    # the first write beat is a register load at the end of the access' cycle 2, the first read beat a value of its cycle 3
+    # the first write beat is loaded at the end of cycle 2 of its access, the first read beat is a value of cycle 3
     _, first, _, _ = host.times[0]
     assert next(access[0] for access in host.accesses if access[1] == "w") == first + 3
     _, first, _, _ = host.times[1]
@@ -327,7 +347,8 @@ async def the_whole_window_reads_as_the_tables_say(dut):
     await play(links, activity())
     check(links, host, {})
     assert len(host.values) == 0x4000 // 8
-    readable = {access[2] for access, value in zip([a for a in host.accesses if a[1] == "r"], host.values) if value}
+    reads = [access for access in host.accesses if access[1] == "r"]
+    readable = {access[2] for access, value in zip(reads, host.values, strict=True) if value}
     assert {reg.CTRL.at(), reg.CAPS.at(), reg.STATUS.at(), reg.PROG_LEN.at()} <= readable
     assert host.values[reg.CAPS.at() // 8] == reg.CAPS.layout.encode(grid_hi=MACHINE.grid_hi)
 
@@ -356,7 +377,7 @@ async def reset_keeps_the_mirror_and_staging(dut):
     """Reset in mid-flight, three times; memories are those of before, everything else begins anew."""
     chance = random.Random(random.getrandbits(32))
     links, host = await start(dut)
-    for run in range(3):
+    for _ in range(3):
         for name, busy in backpressure(chance.getrandbits(16), "stutter").items():
             links.sinks[name].busy = busy
         await links.reset()

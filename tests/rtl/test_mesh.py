@@ -25,7 +25,9 @@ def run(nx, ny, simulator, faults=None, depth=DEPTH, **options):
     return run_bench(top, "bench_mesh", name="mesh", simulator=simulator, nx=nx, ny=ny, depth=depth, **options)
 
 
-@pytest.mark.parametrize("nx, ny, simulator", [(2, 2, "icarus"), (3, 3, "verilator"), (4, 4, "icarus"), (2, 1, "icarus")])
+@pytest.mark.parametrize(
+    "nx, ny, simulator", [(2, 2, "icarus"), (3, 3, "verilator"), (4, 4, "icarus"), (2, 1, "icarus")]
+)
 def test_mesh(nx, ny, simulator):
     assert len(run(nx, ny, simulator).passed) == 5
 

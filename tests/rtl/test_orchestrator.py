@@ -40,7 +40,11 @@ FAULTS = [
 
 
 # These find them all.
-FINDERS = ["everything_in_one_cycle", "equals_the_model/pattern=stutter/pauses=0.4", "reset_keeps_the_mirror_and_staging"]
+FINDERS = [
+    "everything_in_one_cycle",
+    "equals_the_model/pattern=stutter/pauses=0.4",
+    "reset_keeps_the_mirror_and_staging",
+]
 
 
 @pytest.mark.parametrize("block, fault", FAULTS, ids=lambda item: item)
@@ -61,8 +65,8 @@ def test_every_agent_fault_is_planted():
     assert planted == set(agent.FAULTS)
 
 
-GOOD = {"x": 1, "y": 1, "rows": (1,), "holds": True, "grid_hi": 2, "credit_limit": 8, "memory_ports": 1, "staging_flits": 4,
-        "tx_depth": 4, "rx_depth": 4}  # fmt: skip
+GOOD = {"x": 1, "y": 1, "rows": (1,), "holds": True, "grid_hi": 2, "credit_limit": 8, "memory_ports": 1,
+        "staging_flits": 4, "tx_depth": 4, "rx_depth": 4}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ MIDDLE = {"x": 2, "y": 2, "nx": 3, "ny": 3, "depth": 4}
 
 def run(simulator="icarus", fault=None, x=2, y=2, nx=3, ny=3, depth=4):
     device = router.Router(x=x, y=y, grid_x=nx, grid_y=ny, fifo_depth=depth, fault=fault)
-    return run_bench(LinkTop(device), "bench_router", name="router", simulator=simulator, x=x, y=y, nx=nx, ny=ny, depth=depth)
+    return run_bench(
+        LinkTop(device), "bench_router", name="router", simulator=simulator, x=x, y=y, nx=nx, ny=ny, depth=depth
+    )
 
 
 @pytest.mark.parametrize(

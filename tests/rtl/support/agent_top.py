@@ -20,7 +20,8 @@ class AgentTop(wiring.Component):
     """`in_linkN` and `out_linkN` face the mesh at port N; `memoryN` and `responseN` are links to and from its engine,
     `portN_check` the checker around the port.
 
-    The engines' counts are `reads` and `writes`, the same for each port. Faults are those of the blocks inside, by block.
+    The engines' counts are `reads` and `writes`, the same for each port. Faults are those of the blocks inside, by
+    block.
     """
 
     def __init__(self, machine: Machine, *, orchestrator: str | None = None, port: str | None = None,

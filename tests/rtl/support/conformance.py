@@ -35,9 +35,9 @@ class Profile:
     """One endpoint: its packed `node`, whoever controls it (`host`), and what makes it work.
 
     `quick(txn, last)` is an instruction that completes without help, `wedge(txn)` one that does not. `unit_type` and
-    `version` are what CU_CAPS must say. `burst` are the data flits of the smallest burst that a buffer takes. `bound` is
-    how many cycles an instruction or a full queue may need. `probe_types` are the flit types that `busy` must not tell
-    apart, `uncounted` buffers that take bursts and are not in CU_CAPS.
+    `version` are what CU_CAPS must say. `burst` are the data flits of the smallest burst that a buffer takes. `bound`
+    is how many cycles an instruction or a full queue may need. `probe_types` are the flit types that `busy` must not
+    tell apart, `uncounted` buffers that take bursts and are not in CU_CAPS.
     """
 
     node: int
@@ -69,10 +69,14 @@ class Endpoint:
 
     async def taken(self, what: str) -> None:
         """Wait until everything sent was accepted."""
-        await self.links.until(lambda: self.source.done, self.profile.bound, f"the endpoint is stuck: the acceptance of {what}")
+        await self.links.until(
+            lambda: self.source.done, self.profile.bound, f"the endpoint is stuck: the acceptance of {what}"
+        )
 
     async def completed(self, count: int, what: str) -> None:
-        await self.links.until(lambda: len(self.completions()) >= count, self.profile.bound, f"{count} completions {what}")
+        await self.links.until(
+            lambda: len(self.completions()) >= count, self.profile.bound, f"{count} completions {what}"
+        )
 
     async def ask(self, index: int, txn: int, what: str) -> int:
         """The value behind a CU_CTRL index."""
@@ -84,7 +88,9 @@ class Endpoint:
         await self.links.until(replies, p.bound, f"a CU_CTRL answer {what}")
         reply = replies()[0]
         fields = CU_CTRL_REPLY.decode(reply.payload)
-        assert (reply.dst, reply.src, reply.txn, reply.last) == (p.host, p.node, txn, 1), f"the answer's header is {reply}"
+        assert (reply.dst, reply.src, reply.txn, reply.last) == (p.host, p.node, txn, 1), (
+            f"the answer's header is {reply}"
+        )
         assert (fields["op"], fields["index"]) == (2, index), f"the answer {what} is {fields}"
         return fields["value"]
 
@@ -121,7 +127,9 @@ async def _one_completion_each(endpoint: Endpoint) -> None:
     endpoint.source.send(*[p.quick(txn, txn % 5 == 4) for txn in range(40)])
     await endpoint.completed(40, "of 40 instructions through a stuttering link")
     await endpoint.links.step(100)
-    assert [flit.txn for flit in endpoint.completions()] == list(range(40)), "completions are not one to one and in order"
+    assert [flit.txn for flit in endpoint.completions()] == list(range(40)), (
+        "completions are not one to one and in order"
+    )
 
 
 async def _phases(endpoint: Endpoint) -> None:
@@ -145,7 +153,9 @@ async def _capabilities(endpoint: Endpoint) -> None:
     caps = CU_CAPS.decode(await endpoint.ask(ControlIndex.CAPS, 9, "of an idle endpoint"))
     assert (caps["type"], caps["version"]) == (p.unit_type, p.version), f"CU_CAPS says {caps}"
     status = CU_STATUS.decode(await endpoint.ask(ControlIndex.STATUS, 10, "of an idle endpoint"))
-    assert status == {"busy": 0, "error": 0, "inst_space": caps["inst_depth"]}, f"an idle endpoint's CU_STATUS says {status}"
+    assert status == {"busy": 0, "error": 0, "inst_space": caps["inst_depth"]}, (
+        f"an idle endpoint's CU_STATUS says {status}"
+    )
     for index in (4, 0xE0, 0xFF):
         assert await endpoint.ask(index, 11, f"at index {index:#x}") == 0, f"index {index:#x} does not read 0"
 
@@ -179,10 +189,14 @@ async def _buffers(endpoint: Endpoint) -> None:
         done = len(endpoint.completions())
         endpoint.source.send(*flits)
         await endpoint.links.until(
-            lambda: len(endpoint.arrived(FlitType.CU_SIGNAL)) > signals, p.bound, f"an acknowledgement of a burst to buffer {buffer}"
+            lambda: len(endpoint.arrived(FlitType.CU_SIGNAL)) > signals,
+            p.bound,
+            f"an acknowledgement of a burst to buffer {buffer}",
         )
         ack = CU_SIGNAL.decode(endpoint.arrived(FlitType.CU_SIGNAL)[-1].payload)
-        assert ack == {"code": SignalCode.DATA_RECEIVED, "arg": buffer}, f"a burst to buffer {buffer} was answered with {ack}"
+        assert ack == {"code": SignalCode.DATA_RECEIVED, "arg": buffer}, (
+            f"a burst to buffer {buffer} was answered with {ack}"
+        )
         endpoint.source.send(p.quick(buffer, 0))
         await endpoint.completed(done + 1, f"after a burst to buffer {buffer}")
         if CU_SIGNAL.get(endpoint.completions()[-1].payload, "code") != SignalCode.FAULT:

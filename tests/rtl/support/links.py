@@ -10,8 +10,8 @@
 
 Every endpoint that the top wraps in `sim.port_checker.Checked` is checked: `finish` fails on a broken rule.
 
-Cycle 0 is the first after reset. A flit sent with `at=t` is valid in cycle t + 1 at the earliest, as if its sender loaded
-its output register in cycle t; `busy(t)` is what the sink's wire says in cycle t.
+Cycle 0 is the first after reset. A flit sent with `at=t` is valid in cycle t + 1 at the earliest, as if its sender
+loaded its output register in cycle t; `busy(t)` is what the sink's wire says in cycle t.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ class Sink:
 class Links:
     """All links of a `LinkTop`; make one with `start`.
 
-    `transfers` lists (cycle, link name, flit) of everything that moved; `each_cycle` holds functions of the cycle that are
-    called at its falling edge, after transfers were noted and before the next flits are chosen. `checks` are the checked
-    endpoints' prefixes on the top, without `check__`; in a share `probing` of all cycles each of them is shown another
-    flit for a moment, of one of `probe_types`, and its `busy` must not move.
+    `transfers` lists (cycle, link name, flit) of everything that moved; `each_cycle` holds functions of the cycle that
+    are called at its falling edge, after transfers were noted and before the next flits are chosen. `checks` are the
+    checked endpoints' prefixes on the top, without `check__`; in a share `probing` of all cycles each of them is shown
+    another flit for a moment, of one of `probe_types`, and its `busy` must not move.
     """
 
     def __init__(self, dut, sources: Iterable[str], sinks: Iterable[str], checks: Iterable[str], probing: float,
@@ -212,8 +212,8 @@ class Links:
             before = before or seen
             for prefix, then, now in zip(self.checks, before, seen):
                 assert now == then, (
-                    f"{prefix or 'endpoint'}: cycle {self.cycle}: busy is a function of the offered flit: {then} became "
-                    f"{now} for valid {valid}, type {kind:#x}"
+                    f"{prefix or 'endpoint'}: cycle {self.cycle}: busy is a function of the offered flit: {then} "
+                    f"became {now} for valid {valid}, type {kind:#x}"
                 )
         for prefix in self.checks:
             self._check(prefix, "probe").value = 0

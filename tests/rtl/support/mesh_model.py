@@ -12,7 +12,9 @@ from .links import Busy
 from .models import Peer, Transfer
 
 
-def run_mesh(machine: Machine, sends: dict[str, list[tuple[int, Flit]]], busy: dict[str, Busy], cycles: int) -> list[Transfer]:
+def run_mesh(
+    machine: Machine, sends: dict[str, list[tuple[int, Flit]]], busy: dict[str, Busy], cycles: int
+) -> list[Transfer]:
     """Every transfer of a mesh whose endpoints send `sends` and are busy as `busy` says, both by endpoint name.
 
     Links are named as in `support.mesh_top`: `NAME_out` and `NAME_in` at endpoints, `r21.east` between routers.

@@ -14,7 +14,9 @@ from rtl.router import PORTS
 
 def grid(nx: int, ny: int, fifo_depth: int) -> Machine:
     """A machine with an endpoint on every site: a memory port at (0, 1), vector cores on all others."""
-    sites = [(x, y) for y in range(ny + 2) for x in range(nx + 2) if (1 <= x <= nx or 1 <= y <= ny) and (x, y) != (0, 1)]
+    sites = [
+        (x, y) for y in range(ny + 2) for x in range(nx + 2) if (1 <= x <= nx or 1 <= y <= ny) and (x, y) != (0, 1)
+    ]
     return Machine(
         name=f"grid{nx}x{ny}", nx=nx, ny=ny, agent=Agent(0, 1), ports=(MemoryPort(0, 1, write_slots=256),),
         vectors=tuple(VectorUnit(*site) for site in sites), fifo_depth=fifo_depth,
@@ -29,7 +31,7 @@ def inner_links(machine: Machine) -> list[str]:
 
 
 class MeshTop(wiring.Component):
-    """The members of `Mesh`, and for each link between routers or to an empty site its flit; `moved` has a bit for each."""
+    """The members of `Mesh`, and the flit of each link between routers or to an empty site; `moved` has a bit each."""
 
     def __init__(self, machine: Machine, *, faults=None):
         self.mesh = Mesh(machine, faults=faults)

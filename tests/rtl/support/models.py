@@ -14,9 +14,9 @@ Transfer = tuple[int, str, Flit]
 class Peer(Component):
     """The far side of a model endpoint's links; what a `Source` and a `Sink` of `links` are to an RTL one.
 
-    A flit sent with `at=t` is loaded into the output register in cycle t at the earliest; `busy(t)` is what the sink says
-    in cycle t; `on_flit(cycle, flit)` is called for each arrival, and what is sent from it leaves in the next cycle at the
-    earliest. `received` lists (cycle, flit).
+    A flit sent with `at=t` is loaded into the output register in cycle t at the earliest; `busy(t)` is what the sink
+    says in cycle t; `on_flit(cycle, flit)` is called for each arrival, and what is sent from it leaves in the next
+    cycle at the earliest. `received` lists (cycle, flit).
     """
 
     def __init__(self, engine: Engine, name: str = "peer"):
@@ -80,9 +80,13 @@ def compare(rtl: list[Transfer], model: list[Transfer]) -> int:
         if got != want:
             before = "\n".join(f"    {text(item)}" for item in rtl[max(0, index - 4) : index])
             after = "\n".join(
-                f"  {side} {text(item)}" for side, items in (("rtl  ", rtl), ("model", model)) for item in items[index : index + 4]
+                f"  {side} {text(item)}"
+                for side, items in (("rtl  ", rtl), ("model", model))
+                for item in items[index : index + 4]
             )
-            raise AssertionError(f"transfer {index} of {len(rtl)} (rtl) and {len(model)} (model) differs:\n{before}\n{after}")
+            raise AssertionError(
+                f"transfer {index} of {len(rtl)} (rtl) and {len(model)} (model) differs:\n{before}\n{after}"
+            )
     return len(rtl)
 
 

@@ -17,7 +17,13 @@ class StrayTop(wiring.Component):
         self.port = AgentPort(agent=False, memory=True, fault=fault)
         link = LinkSignature()
         super().__init__(
-            {"in_link": In(link), "out_link": Out(link), "memory": Out(link), "response": In(link), "strays": Out(STRAY_BITS)}
+            {
+                "in_link": In(link),
+                "out_link": Out(link),
+                "memory": Out(link),
+                "response": In(link),
+                "strays": Out(STRAY_BITS),
+            }
         )
 
     def elaborate(self, platform):

@@ -1,4 +1,4 @@
-"""A small unit that obeys every rule of a port, and interposers that each break one: what the checker is tested with."""
+"""A small unit that obeys every rule of a port, and interposers that each break one, to test the checker with."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Template(wiring.Component):
     """Sends a burst of `beats` flits to `target` (a write, or CU_DATA when `to_node`), works `cycles`, waits for a
     MEM_RD_RESP when `wait`, and retires with `result`.
 
-    A CU_DATA burst is counted out and acknowledged when it asks for that; one for a buffer that does not exist makes the
-    next retirement a FAULT. All other flits are dropped.
+    A CU_DATA burst is counted out and acknowledged when it asks for that; one for a buffer that does not exist makes
+    the next retirement a FAULT. All other flits are dropped.
     """
 
     def __init__(self, *, x: int, y: int, buffers: int, inst_depth: int, recv_depth: int):
@@ -188,7 +188,9 @@ class Interposer(wiring.Component):
         return flit.type.matches(*kinds)
 
     def _completes(self, flit):
-        return self._is(flit, FlitType.CU_SIGNAL) & (data.View(view(CU_SIGNAL), flit.payload).code != SignalCode.DATA_RECEIVED)
+        return self._is(flit, FlitType.CU_SIGNAL) & (
+            data.View(view(CU_SIGNAL), flit.payload).code != SignalCode.DATA_RECEIVED
+        )
 
     def _out_withdrawn(self, m, into, inner_in, out, inner_out):
         pause = Signal()
