@@ -22,13 +22,13 @@ MACHINE = load("mm_mesh")
 CASES = {title: rest for title, *rest in cases(MACHINE)}
 
 
-def case(title):
+def case(title, machine=MACHINE):
     """(artifact, operands, image) of an example kernel."""
     reference, knobs, files = CASES[title]
     kernel = load_kernel(reference)
     operands = {name: read_array(name, str(EXAMPLES / file)) for name, file in files.items()}
-    artifact = compile_kernel(kernel, MACHINE, {n: a.shape for n, a in operands.items()}, knobs)
-    return artifact, operands, run_reference(kernel, knobs, operands, MACHINE)
+    artifact = compile_kernel(kernel, machine, {n: a.shape for n, a in operands.items()}, knobs)
+    return artifact, operands, run_reference(kernel, knobs, operands, machine)
 
 
 @pytest.mark.parametrize("title", CASES)
@@ -47,6 +47,17 @@ def test_interpreter_model_and_gates_agree(title, tmp_path, capsys):
     with capsys.disabled():
         print(f"\n{title}: {rows[0].buffer} {rows[0].bytes} bytes, sha256 {rows[0].found}, {gates.cycles} cycles on the gates, "
               f"{model.cycles} on the model")  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("title", CASES)
+def test_quad(title):
+    """Four clusters and four vector cores, the agent at a memory port: minutes to compile."""
+    machine = load("quad")
+    artifact, operands, image = case(title, machine)
+    gates = run_rtl(artifact, machine, operands)
+    assert all(row.equal for row in compare(artifact, image.outputs, gates.run.outputs))
+    assert gates.flits == run_model(artifact, machine, operands).flits
 
 
 def test_seeds_and_simulators_make_no_difference():
