@@ -53,7 +53,7 @@ def test_accumulator(mantissa):
     run(Accumulator(tiles=8, mantissa=mantissa), "accumulator", ["accumulator_commands"], mantissa=mantissa, vectors=16_000)
 
 
-@pytest.mark.parametrize("fault, test", zip(cluster_lane.FAULTS, LANES))
+@pytest.mark.parametrize("fault, test", list(zip(cluster_lane.FAULTS, LANES)))
 def test_the_lanes_find_planted_faults(fault, test):
     """The spec's tables do, and random vectors do."""
     with pytest.raises(BenchError, match=f"failed: {SPEC[0]}, {test}"):
