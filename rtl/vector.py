@@ -47,7 +47,11 @@ PLANTED = {
     "vector-minus-zero": ("a reduction may end in -0 where the identity makes it +0", "tree", "keep_minus"),
     "vector-halves": ("FP32 stores put the upper half of a chunk first", "store", "halves"),
     "vector-scalar-early": ("decode does not wait for an S register", "decode", "scalars_early"),
-    "vector-drain-overtakes": ("a VDRAIN takes the route of the one before it while words wait", "decode", "drain_overtakes"),
+    "vector-drain-overtakes": (
+        "a VDRAIN takes the route of the one before it while words wait",
+        "decode",
+        "drain_overtakes",
+    ),
     "vector-loop-short": ("loops end a pass early", "decode", "loop_short"),
     "vector-length-unchecked": ("F_LEN is never raised", "decode", "length_unchecked"),
     "vector-fetch-loop": ("fetch's copy of the loop counts a pass too many", "fetch", "loop_once_more"),
@@ -64,8 +68,9 @@ FAULTS = {name: meaning for name, (meaning, _, _) in PLANTED.items()}
 class VectorCore(wiring.Component):
     """A vector core at (`x`, `y`) bound to the memory port at `port`; sizes as `machine.VectorUnit` has them.
 
-    `exp2_wrap` reproduces the published exp2 for 128 <= abs(x) < 256 (errata: exp2-wrap). `fault` is a name of `FAULTS`, or a
-    signal that chooses one while the core runs: 0 for none, else its position from 1 on. Members: `in_link`, `out_link`.
+    `exp2_wrap` reproduces the published exp2 for 128 <= abs(x) < 256 (errata: exp2-wrap). `fault` is a name of
+    `FAULTS`, or a signal that chooses one while the core runs: 0 for none, else its position from 1 on. Members:
+    `in_link`, `out_link`.
     """
 
     def __init__(self, *, x: int, y: int, port: tuple[int, int], l1_words: int, inst_depth: int, recv_depth: int,
@@ -297,14 +302,20 @@ class VectorCore(wiring.Component):
             l1.b_word.eq(flit.payload),
         ]
 
-        # ---- output register: acknowledgement, read request, drain -----------------------------------------------------
+        # ---- output register: acknowledgement, read request, drain ----------------------------------------------
         asks = ~receiver.ack_valid & fill.request_valid
         m.d.comb += [
             base.send_valid.eq(receiver.ack_valid | fill.request_valid | drain.send_valid),
             receiver.ack_sent.eq(base.send_ready & receiver.ack_valid),
             fill.request_sent.eq(base.send_ready & asks),
             drain.send_ready.eq(base.send_ready & ~receiver.ack_valid & ~fill.request_valid),
-            base.send.eq(Mux(receiver.ack_valid, receiver.ack.as_value(), Mux(asks, fill.request.as_value(), drain.send.as_value()))),
+            base.send.eq(
+                Mux(
+                    receiver.ack_valid,
+                    receiver.ack.as_value(),
+                    Mux(asks, fill.request.as_value(), drain.send.as_value()),
+                )
+            ),
         ]
         return m
 
@@ -312,7 +323,13 @@ class VectorCore(wiring.Component):
     def _stage(m: Module, beat, entry):
         """What a beat that does not use the lanes is, one cycle after its issue."""
         stage = Signal(STEP, name="stage1")
-        kinds = (("short", Kind.SHORT), ("scalar", Kind.SCALAR), ("vote", Kind.VOTE), ("load", Kind.LOAD), ("store", Kind.STORE))
+        kinds = (
+            ("short", Kind.SHORT),
+            ("scalar", Kind.SCALAR),
+            ("vote", Kind.VOTE),
+            ("load", Kind.LOAD),
+            ("store", Kind.STORE),
+        )
         m.d.comb += [stage[name].eq(beat.valid & (entry.kind == kind)) for name, kind in kinds]
         m.d.comb += [
             stage.how.eq(entry.short), stage.single.eq(entry.single), stage.phase.eq(beat.phase[0]),

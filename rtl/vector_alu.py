@@ -288,7 +288,11 @@ class VectorAlu(wiring.Component):
 
         coarse13 = register((magnitude12 << Cat(Const(0, 2), left12[2:6]))[:48], "coarse13")
         left13, sticky13 = register(left12[:2], "left13"), register(sticky12, "sticky13")
-        exponent13, zero13, sign13 = register(exponent12, "exponent13"), register(zero12, "zero13"), register(sign12, "sign13")
+        exponent13, zero13, sign13 = (
+            register(exponent12, "exponent13"),
+            register(zero12, "zero13"),
+            register(sign12, "sign13"),
+        )
 
         normal = Signal(48)
         rounded_up = Signal()
@@ -297,7 +301,11 @@ class VectorAlu(wiring.Component):
             rounded_up.eq(normal[31] & ((normal[:31] != 0) | sticky13 | normal[32])),
         ]
         significand14 = register((normal[32:48] + rounded_up)[:17], "significand14")
-        exponent14, zero14, sign14 = register(exponent13, "exponent14"), register(zero13, "zero14"), register(sign13, "sign14")
+        exponent14, zero14, sign14 = (
+            register(exponent13, "exponent14"),
+            register(zero13, "zero14"),
+            register(sign13, "sign14"),
+        )
 
         exponent = Signal(range(-500, 500))
         final = Signal(WIDTH)

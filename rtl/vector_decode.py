@@ -15,7 +15,6 @@ from kohakutpu.isa.vector import (
     IMMEDIATE,
     LAYOUTS,
     OPERANDS,
-    VDRAIN_PEER,
     VL_MAX,
     WALK_LIMIT,
     WORD_WIDTH,
@@ -43,14 +42,15 @@ VIEWS = {op: view(LAYOUTS[op]) for op in Opcode}
 
 
 class Decode(wiring.Component):
-    """Members, kernel: `run`, `run_pc` in; `running`; `ended`, `faulted`, `fault_code` out, in the cycle after the last; `cycles`.
-    Fetch: `valid`, `word`, `at` in; `take`, `redirect`, `target`, `loop` out. Descriptors: `ad` out; `descriptor`, `length` in.
-    Issue: `push`, `pushed` out; `full`, `empty`, `idle` in. Scalars: `short` and `reduced` in (`SCALAR_WRITE`); `vote` in, `short`
-    is a vote's, which may be read a cycle later. Engines: `fill`, `drain` out (pulses); `generating`,
-    `fills`, `drain_idle`, `drain_read_last`, `l1_busy` in. `cudata` in, F_CUDATA is raised in this cycle.
+    """Members, kernel: `run`, `run_pc` in; `running`; `ended`, `faulted`, `fault_code` out, in the cycle after the
+    last; `cycles`. Fetch: `valid`, `word`, `at` in; `take`, `redirect`, `target`, `loop` out. Descriptors: `ad` out;
+    `descriptor`, `length` in. Issue: `push`, `pushed` out; `full`, `empty`, `idle` in. Scalars: `short` and `reduced`
+    in (`SCALAR_WRITE`); `vote` in, `short` is a vote's, which may be read a cycle later. Engines: `fill`, `drain` out
+    (pulses); `generating`, `fills`, `drain_idle`, `drain_read_last`, `l1_busy` in. `cudata` in, F_CUDATA is raised in
+    this cycle.
 
-    Deliberate bugs, while high: `scalars_early` does not wait for an S register, `drain_overtakes` starts a VDRAIN while the one before still
-    sends, `loop_short` ends loops a pass early, `length_unchecked` never raises F_LEN.
+    Deliberate bugs, while high: `scalars_early` does not wait for an S register, `drain_overtakes` starts a VDRAIN
+    while the one before still sends, `loop_short` ends loops a pass early, `length_unchecked` never raises F_LEN.
     """
 
     def __init__(self, *, scalars_early: Value = OFF, drain_overtakes: Value = OFF, loop_short: Value = OFF,
@@ -267,7 +267,11 @@ class Decode(wiring.Component):
         writes_s = self.push & ((op == Opcode.VRED) | ((op == Opcode.VBCAST) & ~from_s))
         voted, voted_index = Signal(), Signal(4)
         m.d.sync += [voted.eq(self.short.valid & self.vote), voted_index.eq(self.short.index)]
-        ends_wait = ((self.short.valid & ~self.vote, self.short.index), (voted, voted_index), (self.reduced.valid, self.reduced.index))
+        ends_wait = (
+            (self.short.valid & ~self.vote, self.short.index),
+            (voted, voted_index),
+            (self.reduced.valid, self.reduced.index),
+        )
         gone = 0
         for number, (valid, index) in enumerate(ends_wait):
             bits = Signal(16, name=f"gone{number}")
@@ -315,7 +319,10 @@ class Decode(wiring.Component):
                 m.d.comb += entry[f"reads_{name}"].eq(uses & (alu[f"s{name}"] == Source.V))
             with m.If(in_chain):
                 for name in "abc":
-                    m.d.comb += [entry[f"reads_{name}"].eq(first[f"reads_{name}"]), entry[f"v{name}"].eq(first[f"v{name}"])]
+                    m.d.comb += [
+                        entry[f"reads_{name}"].eq(first[f"reads_{name}"]),
+                        entry[f"v{name}"].eq(first[f"v{name}"]),
+                    ]
                 for place in range(3):
                     with m.If(stages > place):
                         m.d.comb += entry.stages[place].eq(gathered[place])
@@ -332,14 +339,23 @@ class Decode(wiring.Component):
                     m.d.comb += [entry.short.eq(Short.SHUFFLE), entry.stages[0].a.value.eq(scalar["vb"])]
                 with m.Case(Opcode.VBCAST):
                     m.d.comb += [entry.kind.eq(Mux(from_s, Kind.SHORT, Kind.SCALAR)), entry.writes.eq(from_s)]
-                    m.d.comb += [entry.short.eq(Short.FILL), entry.reads_a.eq(~from_s), entry.stages[0].a.value.eq(scalar["va"])]
+                    m.d.comb += [
+                        entry.short.eq(Short.FILL),
+                        entry.reads_a.eq(~from_s),
+                        entry.stages[0].a.value.eq(scalar["va"]),
+                    ]
                     with m.If(~from_s):
                         m.d.comb += entry.beats.eq(0)
                 with m.Case(Opcode.VLD):
                     m.d.comb += [entry.kind.eq(Kind.LOAD), entry.writes.eq(1), entry.split.eq(single)]
                     m.d.comb += entry.beats.eq(Mux(single, Cat(Const(1, 1), chunks), chunks))
                 with m.Case(Opcode.VST):
-                    m.d.comb += [entry.kind.eq(Kind.STORE), entry.reads_a.eq(1), entry.va.eq(alu.vd), entry.split.eq(single)]
+                    m.d.comb += [
+                        entry.kind.eq(Kind.STORE),
+                        entry.reads_a.eq(1),
+                        entry.va.eq(alu.vd),
+                        entry.split.eq(single),
+                    ]
                     m.d.comb += entry.beats.eq(Mux(single, Cat(Const(1, 1), chunks), chunks))
                 with m.Case(Opcode.VRED):
                     self._reduction(m, entry, alu, reduce, chunks, votes, halves)
@@ -370,7 +386,8 @@ class Decode(wiring.Component):
         """What a VRED issues: leaves through the ALUs of even number, or a vote."""
         stage = entry.stages[0]
         m.d.comb += [
-            entry.kind.eq(Kind.REDUCE), entry.reads_a.eq(1), entry.split.eq(halves), entry.all.eq(reduce.kind == RedKind.ALL),
+            entry.kind.eq(Kind.REDUCE), entry.reads_a.eq(1), entry.split.eq(halves),
+            entry.all.eq(reduce.kind == RedKind.ALL),
             entry.route.eq(Mux(halves, Route.HALVES, Route.PAIRS)), entry.node.eq(Node.ADD),
             stage.a.source.eq(Source.V), stage.b.source.eq(Source.V), stage.c.source.eq(Source.V),
         ]  # fmt: skip
@@ -390,6 +407,12 @@ class Decode(wiring.Component):
             with m.Default():
                 m.d.comb += [stage.op.eq(Opcode.VMUL), entry.reads_b.eq(1)]
         with m.If(votes):
-            m.d.comb += [entry.kind.eq(Kind.VOTE), entry.reads_a.eq(0), entry.beats.eq(0), entry.split.eq(0), entry.writes.eq(0)]
+            m.d.comb += [
+                entry.kind.eq(Kind.VOTE),
+                entry.reads_a.eq(0),
+                entry.beats.eq(0),
+                entry.split.eq(0),
+                entry.writes.eq(0),
+            ]
             m.d.comb += [entry.reads_b.eq(0), entry.vb.eq(alu.vb)]
         return None

@@ -19,8 +19,8 @@ LOOP = data.StructLayout({"active": 1, "count": 24, "top": PC, "end": PC})
 
 
 class Fetch(wiring.Component):
-    """Members: `write`, `write_at`, `write_word` in, an IMEM instruction; `redirect`, `target`, `loop` in, fetch from there
-    with these loop registers; `valid`, `word`, `at`, the oldest word and its address; `take` in.
+    """Members: `write`, `write_at`, `write_word` in, an IMEM instruction; `redirect`, `target`, `loop` in, fetch from
+    there with these loop registers; `valid`, `word`, `at`, the oldest word and its address; `take` in.
 
     `loop_once_more`, while high, is a deliberate bug: the copy counts a pass too many.
     """
@@ -92,7 +92,7 @@ class Fetch(wiring.Component):
         m.d.sync += held.eq(held + keep - (self.take & ~empty))
         with m.If(self.redirect):
             m.d.sync += [
-                address.eq(self.target), loop.eq(self.loop), going.eq(1), arrives.eq(0), owed.eq(0), held.eq(0), put.eq(0),
-                get.eq(0),
+                address.eq(self.target), loop.eq(self.loop), going.eq(1), arrives.eq(0), owed.eq(0), held.eq(0),
+                put.eq(0), get.eq(0),
             ]  # fmt: skip
         return m

@@ -89,11 +89,13 @@ class Issue(wiring.Component):
     """Members: `push`, `pushed` in; `full`, `empty`; `beat` and `head`, the instruction it belongs to, in the cycle of
     the issue; `settled` in: a lane write to a register that comes in the next cycle; `idle`: every pipeline is empty.
 
-    Deliberate bugs, while high: `any_tag` lets every write end a chunk's wait, `deep_overtaken` drops the order of lane beats,
-    `no_gap` that of reductions, `port_shared` lets short writes take a reserved port.
+    Deliberate bugs, while high: `any_tag` lets every write end a chunk's wait, `deep_overtaken` drops the order of lane
+    beats, `no_gap` that of reductions, `port_shared` lets short writes take a reserved port.
     """
 
-    def __init__(self, *, any_tag: Value = OFF, deep_overtaken: Value = OFF, no_gap: Value = OFF, port_shared: Value = OFF):
+    def __init__(
+        self, *, any_tag: Value = OFF, deep_overtaken: Value = OFF, no_gap: Value = OFF, port_shared: Value = OFF
+    ):
         self.any_tag = any_tag
         self.deep_overtaken = deep_overtaken
         self.no_gap = no_gap
@@ -193,7 +195,9 @@ class Issue(wiring.Component):
             gone = 0
             for valid, at in cleared:
                 place = Signal(64, name=f"gone{bank}")
-                m.d.comb += place.eq(Mux(valid & (at.chunk[0] == bank), Const(1, 1) << Cat(at.chunk[1:], at.register), 0))
+                m.d.comb += place.eq(
+                    Mux(valid & (at.chunk[0] == bank), Const(1, 1) << Cat(at.chunk[1:], at.register), 0)
+                )
                 gone = gone | place
             set_ = Signal(64, name=f"set{bank}")
             m.d.comb += set_.eq(Mux(mark & (chunk[0] == bank), Const(1, 1) << Cat(chunk[1:], head.vd), 0))
@@ -253,7 +257,9 @@ class Issue(wiring.Component):
         # ---- may it issue? ---------------------------------------------------------------------------------
         blocked = Signal(6)
         m.d.comb += [
-            blocked[0].eq((head.reads_a & waits(head.va)) | (head.reads_b & waits(head.vb)) | (head.reads_c & waits(head.vc))),
+            blocked[0].eq(
+                (head.reads_a & waits(head.va)) | (head.reads_b & waits(head.vb)) | (head.reads_c & waits(head.vc))
+            ),
             blocked[1].eq((short | load) & waits(head.vd)),
             blocked[2].eq(~self.port_shared & ((short & taken_short) | (load & taken_load))),
             blocked[3].eq(~self.deep_overtaken & lanes & (in_lanes >= depth_cycles)),

@@ -30,11 +30,11 @@ LEAVES = 3  # `spread` of EXPSUM; 0 to 2 are depths
 
 
 class Lanes(wiring.Component):
-    """Members: `beat`, `head` in, in the cycle of the issue; `a`, `b`, `c` in, the chunk read in the next; `settled` out,
-    a register write of the next cycle; `done`, `result`, `values`, `predicates` out, in the write cycle.
+    """Members: `beat`, `head` in, in the cycle of the issue; `a`, `b`, `c` in, the chunk read in the next; `settled`
+    out, a register write of the next cycle; `done`, `result`, `values`, `predicates` out, in the write cycle.
 
-    Deliberate bugs, while high: `early_stage` makes the words of a chain's second stage arrive with the first's, `tail_off` writes one
-    element too many.
+    Deliberate bugs, while high: `early_stage` makes the words of a chain's second stage arrive with the first's,
+    `tail_off` writes one element too many.
     """
 
     def __init__(self, *, exp2_wrap: bool = False, early_stage: Value = OFF, tail_off: Value = OFF):
@@ -124,13 +124,13 @@ class Lanes(wiring.Component):
         put, get = Signal(6), Signal(6)
         leaves = Signal(4 * ALU_STAGES + 1)  # bit k: k cycles from now
         entering = Signal(LEAVING)
+        tail = Mux(self.tail_off & ~beat.tail.all(), beat.tail + 1, beat.tail)
+        m.d.comb += [entering[name].eq(head[name]) for name in ("writes", "compare", "pm", "pr", "node", "scalar")]
+        m.d.comb += [entering[name].eq(beat[name]) for name in ("mark", "phase", "tag", "beat", "last")]
         m.d.comb += [
-            entering.writes.eq(head.writes), entering.compare.eq(head.compare), entering.mark.eq(beat.mark),
-            entering.reduces.eq(head.kind == Kind.REDUCE), entering.at.register.eq(head.vd), entering.at.chunk.eq(beat.chunk),
-            entering.phase.eq(beat.phase), entering.spread.eq(Mux(head.leaves, LEAVES, head.depth)), entering.pm.eq(head.pm),
-            entering.pr.eq(head.pr), entering.tail.eq(Mux(self.tail_off & ~beat.tail.all(), beat.tail + 1, beat.tail)), entering.tag.eq(beat.tag),
-            entering.node.eq(head.node), entering.beat.eq(beat.beat), entering.last.eq(beat.last),
-            entering.scalar.eq(head.scalar),
+            entering.reduces.eq(head.kind == Kind.REDUCE), entering.at.register.eq(head.vd),
+            entering.at.chunk.eq(beat.chunk), entering.spread.eq(Mux(head.leaves, LEAVES, head.depth)),
+            entering.tail.eq(tail),
             write.addr.eq(put), write.data.eq(entering), write.en.eq(enters), read.addr.eq(get),
         ]  # fmt: skip
         coming = Signal(4 * ALU_STAGES + 1)

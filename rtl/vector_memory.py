@@ -28,8 +28,8 @@ REMOTE = 1  # rsvd[2]
 
 
 class L1(wiring.Component):
-    """`words` words. Port A reads (`a_data` in the next cycle, as the word was before a write of this cycle) or writes; port B
-    writes, and wins. `a_wins`, while high, is a deliberate bug: port A's data stays.
+    """`words` words. Port A reads (`a_data` in the next cycle, as the word was before a write of this cycle) or writes;
+    port B writes, and wins. `a_wins`, while high, is a deliberate bug: port A's data stays.
     """
 
     def __init__(self, *, words: int, a_wins: Value = OFF):
@@ -67,8 +67,9 @@ class FillEngine(wiring.Component):
     """VFILLs of the unit at (`x`, `y`) into requests to the port at `port`, and the places of the responses.
 
     Members: `start`, `descriptor`, `l1` in; `generating`, `open` (VFILLs whose last word has not landed); `request`,
-    `request_valid` out and `request_sent` in; `response`, `txn` in and, in the same cycle, `write` and `at` out. Deliberate bugs, while high:
-    `page_crossed` of the walker, `unlimited` does not wait for room among the outstanding requests.
+    `request_valid` out and `request_sent` in; `response`, `txn` in and, in the same cycle, `write` and `at` out.
+    Deliberate bugs, while high: `page_crossed` of the walker, `unlimited` does not wait for room among the outstanding
+    requests.
     """
 
     def __init__(self, *, x: int, y: int, port: tuple[int, int], l1_words: int, page_crossed: Value = OFF,
@@ -145,10 +146,10 @@ class FillEngine(wiring.Component):
 class DrainEngine(wiring.Component):
     """VDRAINs of the unit at (`x`, `y`): memory writes to the port at `port`, or one CU_DATA burst to a node.
 
-    Members: `start`, `word` (the instruction), `descriptor`, `length` in; `idle`; `read`, `at` out, an L1 read in this cycle,
-    and `read_last`, it is the last of the VDRAIN; `data` in, what was read in the cycle before; `send`, `send_valid` out and
-    `send_ready` in. `long_bursts`, while high, is a deliberate bug: bursts grow past what
-    a port takes.
+    Members: `start`, `word` (the instruction), `descriptor`, `length` in; `idle`; `read`, `at` out, an L1 read in this
+    cycle, and `read_last`, it is the last of the VDRAIN; `data` in, what was read in the cycle before; `send`,
+    `send_valid` out and `send_ready` in. `long_bursts`, while high, is a deliberate bug: bursts grow past what a port
+    takes.
     """
 
     def __init__(self, *, x: int, y: int, port: tuple[int, int], l1_words: int, long_bursts: Value = OFF):

@@ -26,9 +26,9 @@ ENDING = data.StructLayout({"signal": 1, "answer": ANSWER})
 class Receiver(wiring.Component):
     """Frames bursts for the unit at (`x`, `y`).
 
-    Members: `take` and `flit` in, a CU_DATA flit; `write` and `at` out, its payload goes to L1; `raised`, F_CUDATA is raised; `full`,
-    no flit may be taken; `ack`, `ack_valid` out and `ack_sent` in. Deliberate bugs, while high: `refused_silent` does not acknowledge
-    what was refused, `last_ignored` does not end a burst that is short.
+    Members: `take` and `flit` in, a CU_DATA flit; `write` and `at` out, its payload goes to L1; `raised`, F_CUDATA is
+    raised; `full`, no flit may be taken; `ack`, `ack_valid` out and `ack_sent` in. Deliberate bugs, while high:
+    `refused_silent` does not acknowledge what was refused, `last_ignored` does not end a burst that is short.
     """
 
     def __init__(self, *, x: int, y: int, l1_words: int, refused_silent: Value = OFF, last_ignored: Value = OFF):

@@ -15,13 +15,15 @@ from .vector_issue import CHUNK
 from .vector_lanes import LANES, LEAVES, LEAVING, WORD
 
 CHUNK_BITS = LANES * WORD
-WRITE = data.StructLayout({"valid": 1, "at": CHUNK, "halves": 2, "data": CHUNK_BITS})  # bit h of `halves`: elements 8h to 8h + 7
+WRITE = data.StructLayout(
+    {"valid": 1, "at": CHUNK, "halves": 2, "data": CHUNK_BITS}
+)  # bit h of `halves`: elements 8h to 8h + 7
 
 
 class Registers(wiring.Component):
-    """Members: `at_a`, `at_b`, `at_c` in and `a`, `b`, `c` out in the same cycle; `done`, `result`, `values`, `predicates` in,
-    a beat of the lanes; `short` and `load` in, writes (`WRITE`) of other pipelines; `vote_pr`, `vote_length` (VL - 1) and
-    `vote_all` in, and in the next cycle `vote`, the word 1.0 or +0.
+    """Members: `at_a`, `at_b`, `at_c` in and `a`, `b`, `c` out in the same cycle; `done`, `result`, `values`,
+    `predicates` in, a beat of the lanes; `short` and `load` in, writes (`WRITE`) of other pipelines; `vote_pr`,
+    `vote_length` (VL - 1) and `vote_all` in, and in the next cycle `vote`, the word 1.0 or +0.
 
     Deliberate bugs, while high: `unless_ignored` takes pm 3 for 1, `tail_ignored` lets compares write elements past VL.
     """
@@ -60,6 +62,7 @@ class Registers(wiring.Component):
         active, inside = Signal(LANES), Signal(LANES)
         for lane in range(LANES):
             low8, low4 = lane % 8, lane % 4
+            half, quarter = result.phase[0] == lane // 8, result.phase == lane // 4
             m.d.comb += [
                 lane_data[WORD * lane : WORD * (lane + 1)].eq(
                     Array([value[lane], value[2 * low8 + 1], value[4 * low4 + 3], value[2 * low8]])[result.spread]
@@ -67,9 +70,7 @@ class Registers(wiring.Component):
                 lane_bits[lane].eq(
                     Array([self.predicates[i] for i in (lane, 2 * low8 + 1, 4 * low4 + 3)])[result.spread]
                 ),
-                active[lane].eq(
-                    Array([1, result.phase[0] == lane // 8, result.phase == lane // 4, result.phase[0] == lane // 8])[result.spread]
-                ),
+                active[lane].eq(Array([1, half, quarter, half])[result.spread]),
                 inside[lane].eq(result.tail >= lane),
             ]  # fmt: skip
 

@@ -107,13 +107,20 @@ class TreeAdder(wiring.Component):
         for bit in range(17 + GUARD):
             with m.If(total3[bit]):
                 m.d.comb += leading.eq(bit)
-        exponent3, sign3 = register(register(exponent1, "exponent2"), "exponent3"), register(register(sign1, "sign2"), "sign3")
+        exponent3, sign3 = (
+            register(register(exponent1, "exponent2"), "exponent3"),
+            register(register(sign1, "sign2"), "sign3"),
+        )
         exponent4 = register((exponent3 + leading - (15 + GUARD)).as_signed(), "exponent4")
         left4 = register((16 + GUARD - leading)[:6], "left4")
         total4, sticky4 = register(total3, "total4"), register(sticky3, "sticky4")
         zero4, sign4 = register(total3 == 0, "zero4"), register(sign3, "sign4")
         normal5 = register((total4 << left4)[: 17 + GUARD], "normal5")
-        exponent5, sticky5, zero5 = register(exponent4, "exponent5"), register(sticky4, "sticky5"), register(zero4, "zero5")
+        exponent5, sticky5, zero5 = (
+            register(exponent4, "exponent5"),
+            register(sticky4, "sticky5"),
+            register(zero4, "zero5"),
+        )
         sign5 = register(sign4, "sign5")
         override5 = override1
         special5 = special1
@@ -154,7 +161,8 @@ TRAVELLER = data.StructLayout({"what": 2, "node": 2, "beat": 4, "last": 1, "scal
 
 
 class ReductionTree(wiring.Component):
-    """Members: `leaf`, `leaves` in, a beat at the tree's input; `done`, `scalar`, `value` out: S is written in this cycle.
+    """Members: `leaf`, `leaves` in, a beat at the tree's input; `done`, `scalar`, `value` out: S is written in this
+    cycle.
 
     `keep_minus`, while high, is a deliberate bug: -0 is not made +0 where the identity would be added.
     """

@@ -26,7 +26,8 @@ PAGE_WORDS = 4096 // WORD_BYTES
 
 class Descriptors(wiring.Component):
     """A0 to A7. Members: `write`, `ad`, `part`, `base`, `dim` in, a DESC instruction; `index` in, and in the same cycle
-    `descriptor` and `length` out, the product of its bounds or `TOO_LONG`; `walk_index` in and `walk` out, a second port.
+    `descriptor` and `length` out, the product of its bounds or `TOO_LONG`; `walk_index` in and `walk` out, a second
+    port.
     """
 
     def __init__(self):
@@ -95,8 +96,8 @@ class Descriptors(wiring.Component):
 class StepWalker(wiring.Component):
     """The L1 walk of a VLD or VST, one word a step; past its end the last word repeats.
 
-    Members: `step`, `first` (the step begins a walk) and `start` in, `dims` in, the descriptor's; `at` out, the word of this step,
-    modulo 2^`bits`.
+    Members: `step`, `first` (the step begins a walk) and `start` in, `dims` in, the descriptor's; `at` out, the word of
+    this step, modulo 2^`bits`.
     """
 
     def __init__(self, *, bits: int):
@@ -143,8 +144,8 @@ class BurstWalker(wiring.Component):
     """The bursts of a VFILL or VDRAIN over memory: words of a row of dim 0 that follow each other, at most `limit`, and
     never over the end of a 4 KB page.
 
-    Members: `load`, `descriptor` in; `valid`, `address`, `count`, `last` out, from the next cycle on; `next` in. `page_crossed`,
-    while high, is a deliberate bug: bursts go on over the end of a page.
+    Members: `load`, `descriptor` in; `valid`, `address`, `count`, `last` out, from the next cycle on; `next` in.
+    `page_crossed`, while high, is a deliberate bug: bursts go on over the end of a page.
     """
 
     def __init__(self, *, limit: int | Value, page_crossed: Value = OFF):
@@ -166,7 +167,9 @@ class BurstWalker(wiring.Component):
         m = Module()
         strides = [Signal(STRIDE, name=f"stride{d}") for d in range(DIMS)]
         bounds = [Signal(COUNT, name=f"bound{d}") for d in range(DIMS)]
-        rows = [Signal(ADDRESS_WIDTH, name=f"row{d}") for d in range(1, DIMS)]  # start of the current row of dims 1 to 3
+        rows = [
+            Signal(ADDRESS_WIDTH, name=f"row{d}") for d in range(1, DIMS)
+        ]  # start of the current row of dims 1 to 3
         left = [Signal(COUNT, name=f"left{d}") for d in range(DIMS)]
         page_left = Signal(COUNT)
         joined = Signal()

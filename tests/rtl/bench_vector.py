@@ -1,4 +1,4 @@
-"""Cocotb side of the vector core bench: the gates and the model live the same life, flit for flit and cycle for cycle."""
+"""Cocotb side of the vector core bench: gates and model live the same life, flit for flit and cycle for cycle."""
 
 import os
 from bisect import bisect_left
@@ -59,8 +59,8 @@ def model_life(seed: int) -> tuple[list, int]:
 
 
 async def life(links: Links, seed: int, *, cycles: int | None = None) -> int:
-    """A life of the gates from reset on, or its first `cycles`; returns how many transfers were the model's. AssertionError
-    where they differ.
+    """A life of the gates from reset on, or its first `cycles`; returns how many transfers were the model's.
+    AssertionError where they differ.
     """
     sink, source = links.sinks["out_link"], links.sources["in_link"]
     sink.busy = backpressure(seed)

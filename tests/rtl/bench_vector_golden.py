@@ -1,7 +1,7 @@
 """Cocotb side of the recorded kernels: `vector_core.npz` through the gates, all of it in one simulation.
 
-L1 is loaded as bursts and shown by a VDRAIN afterwards; memory and the end of each kernel are compared as the recording says, and
-the kernel's cycles with the model's.
+L1 is loaded as bursts and shown by a VDRAIN afterwards; memory and the end of each kernel are compared as the recording
+says, and the kernel's cycles with the model's.
 """
 
 import os
@@ -11,7 +11,7 @@ import cocotb
 from support.links import Links
 from vector_scenario import AT, HOST, INST_DEPTH, PORT
 
-from kohakutpu.conformance.vector import BURST_DATA, LATENCY, TXN, burst, integer, programs
+from kohakutpu.conformance.vector import BURST_DATA, LATENCY, TXN, CoreProgram, burst, integer, programs, replay
 from kohakutpu.isa import vector as isa
 from kohakutpu.isa.flit import Flit, FlitType
 from kohakutpu.isa.signals import CU_DATA, CU_SIGNAL, SIGNAL_ON_COMPLETE, SignalCode
@@ -88,7 +88,9 @@ class Bench:
         """All of L1, by a kernel of two VDRAINs."""
         kernel = [isa.encode(Opcode.VDRAIN, ad=half, l1=half * HALF) for half in range(2)] + [isa.encode(Opcode.VHALT)]
         descriptors = [(half, 0, SHOWN + half * HALF * 32) for half in range(2)]
-        descriptors += [(half, 1, 32 << 16 | HALF) for half in range(2)] + [(half, d, 1) for half in range(2) for d in (2, 3, 4)]
+        descriptors += [(half, 1, 32 << 16 | HALF) for half in range(2)] + [
+            (half, d, 1) for half in range(2) for d in (2, 3, 4)
+        ]
         await self.load(kernel, descriptors)
         await self.execute([isa.RUN.encode(pc=0)])
         return [self.memory[SHOWN + 32 * word] for word in range(2 * HALF)]
@@ -100,37 +102,39 @@ async def recorded_kernels(dut):
         dut.planted.value = 0
     links = await Links.start(dut, probing=0.0)
     wrong, words, ends = [], 0, 0
-    for program in programs(GOLDEN):
+    for program in programs(GOLDEN, CoreProgram):
         assert program.errata <= {"exp2-wrap"}, f"{program.name}: the gates have no {program.errata}"
         await links.reset()  # registers as the recording found them
         bench = Bench(links)
         for half in range(2):
-            rows = program["l1_before"][half * HALF : (half + 1) * HALF]
+            rows = program.l1_before[half * HALF : (half + 1) * HALF]
             await bench.send_burst(0, half * HALF, [integer(row) for row in rows])
-        for address, row in zip(program["mem_addr"], program["mem_data"], strict=True):
-            bench.memory[int(address)] = integer(row)
-        await bench.load(program["imem"], program["desc"])
-        for buf, offset, count in program["cud"]:
+        bench.memory.update(program.memory_before)
+        await bench.load(program.imem, program.desc)
+        for buf, offset, count in program.cud:
             await bench.send_burst(int(buf), int(offset), [BURST_DATA + i for i in range(count)])
         signal = CU_SIGNAL.decode((await bench.execute([isa.RUN.encode(pc=0)])).payload)
         await links.step(2 * LATENCY)
         memory = dict(bench.memory)
         l1 = await bench.show_l1()
 
-        model, _ = program.replay(program.errata)
+        model, _ = replay(program)
         expected = (model.completions()[-1].code, model.completions()[-1].arg)
-        code, arg = int(program["signal_code"]), int(program["signal_arg"]) if "signal_arg" in program else expected[1]
+        recorded = (program.code, program.arg or expected[1])  # a kernel that ends has no recorded argument
         ends += 1
-        if (signal["code"], signal["arg"]) != (code, arg) or (code, arg) != expected:
-            wrong.append(f"{program.name}: ended with {signal}, recorded {code} and {arg}, model {expected}")
-        for word in program["l1_mask"].nonzero()[0]:
+        if not (signal["code"], signal["arg"]) == expected == recorded:
+            wrong.append(f"{program.name}: ended with {signal}, recorded {recorded}, model {expected}")
+        for word in program.mask.nonzero()[0]:
             words += 1
-            if l1[word] != integer(program["l1_after"][word]):
-                wrong.append(f"{program.name}: L1 word {word}: got {l1[word]:064x}, recorded {integer(program['l1_after'][word]):064x}")
-        for address, recorded in program.memory_after().items():
+            recorded = integer(program.l1_after[word])
+            if l1[word] != recorded:
+                wrong.append(f"{program.name}: L1 word {word}: got {l1[word]:064x}, recorded {recorded:064x}")
+        for address, recorded in program.memory_after.items():
             words += 1
             if memory.get(address, 0) != recorded:
-                wrong.append(f"{program.name}: memory {address:#x}: got {memory.get(address, 0):064x}, recorded {recorded:064x}")
+                wrong.append(
+                    f"{program.name}: memory {address:#x}: got {memory.get(address, 0):064x}, recorded {recorded:064x}"
+                )
         for line in wrong[:20]:
             dut._log.error(line)
         assert not wrong, f"{len(wrong)} differences up to {program.name}"

@@ -34,7 +34,9 @@ def unpacked(value: int, size: int) -> np.ndarray:
 
 
 async def stream(dut, name: str, control, select: int, source, operands: np.ndarray, check, latency: int) -> int:
-    """Put `operands` through, one a unit and cycle; `check` gets their positions `latency` cycles later. Returns how many."""
+    """Put `operands` through, one a unit and cycle; `check` gets their positions `latency` cycles later. Returns how
+    many.
+    """
     control.value = select
     pending = deque()
     for start in [*range(0, len(operands), UNITS), *[None] * latency]:
@@ -56,7 +58,9 @@ def differs(name: str, operands, got: np.ndarray, want: np.ndarray) -> None:
     if len(wrong):
         first = wrong[0]
         words = " ".join(f"{int(word):06x}" for word in np.atleast_1d(operands[first]))
-        raise AssertionError(f"{name}: {words} gave {int(got[first]):06x}, expected {int(want[first]):06x}; {len(wrong)} differ")
+        raise AssertionError(
+            f"{name}: {words} gave {int(got[first]):06x}, expected {int(want[first]):06x}; {len(wrong)} differ"
+        )
 
 
 async def begin(dut):
@@ -110,7 +114,9 @@ async def alu_gives_what_was_recorded(dut):
                 if EXP2_WRAP and op == Opcode.VEXP2:
                     continue  # the erratum's own file follows
                 predicates = archive[f"{prefix}_pred"] if f"{prefix}_pred" in archive.files else None
-                count += await through_alu(dut, prefix, op, archive[f"{prefix}_in"], archive[f"{prefix}_out"], predicates)
+                count += await through_alu(
+                    dut, prefix, op, archive[f"{prefix}_in"], archive[f"{prefix}_out"], predicates
+                )
     with np.load(GOLDEN / ("errata_exp2_wrap.npz" if EXP2_WRAP else "vec_alu.npz")) as archive:
         for prefix in ("a", "range") if EXP2_WRAP else ("exp2_range",):
             count += await through_alu(dut, prefix, Opcode.VEXP2, archive[f"{prefix}_in"], archive[f"{prefix}_out"])
@@ -141,7 +147,9 @@ async def tree_adder_is_the_alu(dut):
                 if op in (Opcode.VADD, Opcode.VMAX, Opcode.VMIN):
                     a, b, c = archive[f"{prefix}_in"].T
                     node = {Opcode.VADD: Node.ADD, Opcode.VMAX: Node.MAX, Opcode.VMIN: Node.MIN}[op]
-                    count += await through_adder(dut, prefix, node, a, c if op == Opcode.VADD else b, archive[f"{prefix}_out"])
+                    count += await through_adder(
+                        dut, prefix, node, a, c if op == Opcode.VADD else b, archive[f"{prefix}_out"]
+                    )
     rng = np.random.default_rng(cocotb.RANDOM_SEED)
     a = rng.integers(0, 1 << 24, 60_000).astype(np.uint32)
     # operands up to 40 binades apart, short fractions and equal magnitudes among them: ties and cancellation

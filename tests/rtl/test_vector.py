@@ -20,14 +20,14 @@ from support.top import LinkTop  # noqa: E402
 from vector_scenario import AT, INST_DEPTH, PORT, RECV_DEPTH  # noqa: E402
 
 
-
-
 class Planted(wiring.Component):
     """A core whose planted fault is chosen while it runs: all of them in one build."""
 
     def __init__(self, **parameters):
         self.parameters = parameters
-        super().__init__({"in_link": In(LinkSignature()), "out_link": Out(LinkSignature()), "planted": In(range(len(FAULTS) + 1))})
+        super().__init__(
+            {"in_link": In(LinkSignature()), "out_link": Out(LinkSignature()), "planted": In(range(len(FAULTS) + 1))}
+        )
 
     def elaborate(self, platform):
         m = Module()
@@ -42,10 +42,9 @@ def run(bench, test, simulator="verilator", planted=False, l1_words=512, **envir
     x, y = xy(AT)
     sizes = {"x": x, "y": y, "port": xy(PORT), "l1_words": l1_words, "inst_depth": INST_DEPTH, "recv_depth": RECV_DEPTH}
     core = Planted(**sizes, exp2_wrap=True) if planted else VectorCore(**sizes)
-    return run_bench(
-        LinkTop(Checked(core, node=AT)), bench, name="vector_core", simulator=simulator, tests=[test], l1_words=l1_words,
-        exp2_wrap=planted, **environment,
-    )  # fmt: skip
+    top = LinkTop(Checked(core, node=AT))
+    environment |= {"l1_words": l1_words, "exp2_wrap": planted}
+    return run_bench(top, bench, name="vector_core", simulator=simulator, tests=[test], **environment)
 
 
 def test_random_lives():
@@ -53,7 +52,11 @@ def test_random_lives():
 
 
 def test_random_lives_on_icarus():
-    run("bench_vector", "lives_like_the_model", simulator="icarus", kernels=2, seeds="1,3")
+    run("bench_vector", "lives_like_the_model", simulator="icarus", kernels=2, seeds="3")
+
+
+def test_only_what_was_asked_for_is_taken():
+    run("bench_vector", "only_what_was_asked_for_is_taken")
 
 
 def test_every_planted_fault_is_found():
@@ -62,3 +65,24 @@ def test_every_planted_fault_is_found():
 
 def test_recorded_kernels(golden):
     run("bench_vector_golden", "recorded_kernels", planted=True, golden=golden / "vector_core.npz")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("l1_words", [64, 512])
+def test_many_random_lives(l1_words):
+    seeds = range(1000 + l1_words, 1100 + l1_words)
+    run("bench_vector", "lives_like_the_model", l1_words=l1_words, kernels=12, seeds=",".join(map(str, seeds)))
+
+
+@pytest.mark.parametrize(
+    "parameters, message",
+    [
+        ({"l1_words": 96}, "l1_words must be a power of two from 64 to 512, not 96"),
+        ({"exp2_wrap": 1}, "exp2_wrap must be a bool, not 1"),
+        ({"fault": "sticky"}, "no fault 'sticky'; there are: vector-any-tag"),
+    ],
+)
+def test_wrong_parameters_are_refused(parameters, message):
+    sizes = {"l1_words": 512, "inst_depth": 8, "recv_depth": 8}
+    with pytest.raises(TypeError, match=message):
+        VectorCore(**{"x": 1, "y": 0, "port": (0, 1), **sizes, **parameters})

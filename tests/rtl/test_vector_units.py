@@ -19,17 +19,21 @@ from support.harness import run_bench  # noqa: E402
 
 SAMPLED = Path(__file__).parents[1] / "data" / "golden"
 
+
 class Units(wiring.Component):
-    """`units` of each: ALUs and adders on `source` (a, b, c of 24 bits a unit), conversions on `single` (32 bits a unit)."""
+    """`units` of each: ALUs and adders on `source` (a, b, c of 24 bits a unit), conversions on `single` (32 bits a
+    unit).
+    """
 
     def __init__(self, *, units: int, exp2_wrap: bool):
         self.units = units
         self.exp2_wrap = exp2_wrap
         super().__init__(
             {
-                "op": In(5), "node": In(2), "source": In(72 * units), "single": In(32 * units), "value": Out(24 * units),
-                "predicate": Out(units), "sum": Out(24 * units), "from_fp16": Out(24 * units), "from_fp32": Out(24 * units),
-                "to_fp16": Out(16 * units), "to_fp32": Out(32 * units),
+                "op": In(5), "node": In(2), "source": In(72 * units), "single": In(32 * units),
+                "value": Out(24 * units), "predicate": Out(units), "sum": Out(24 * units),
+                "from_fp16": Out(24 * units), "from_fp32": Out(24 * units), "to_fp16": Out(16 * units),
+                "to_fp32": Out(32 * units),
             }
         )  # fmt: skip
 
@@ -39,7 +43,13 @@ class Units(wiring.Component):
         for unit in range(self.units):
             a, b, c = (self.source[72 * unit + 24 * place : 72 * unit + 24 * (place + 1)] for place in range(3))
             word = self.single[32 * unit : 32 * (unit + 1)]
-            parts = [shared(VectorAlu, exp2_wrap=self.exp2_wrap), shared(TreeAdder), shared(FromFp16), shared(FromFp32), shared(ToFp16)]
+            parts = [
+                shared(VectorAlu, exp2_wrap=self.exp2_wrap),
+                shared(TreeAdder),
+                shared(FromFp16),
+                shared(FromFp32),
+                shared(ToFp16),
+            ]
             m.submodules += parts
             alu, adder, from_fp16, from_fp32, to_fp16 = parts
             m.d.comb += [
@@ -56,10 +66,9 @@ class Units(wiring.Component):
 
 
 def run(golden, simulator="verilator", tests=None, units=64, exp2_wrap=False):
-    return run_bench(
-        Units(units=units, exp2_wrap=exp2_wrap), "bench_vector_units", name="vector_units", simulator=simulator, tests=tests,
-        golden=golden, units=units, exp2_wrap=exp2_wrap,
-    )  # fmt: skip
+    environment = {"golden": golden, "units": units, "exp2_wrap": exp2_wrap}
+    top = Units(units=units, exp2_wrap=exp2_wrap)
+    return run_bench(top, "bench_vector_units", name="vector_units", simulator=simulator, tests=tests, **environment)
 
 
 def test_recorded_and_random_vectors(golden):

@@ -147,7 +147,8 @@ class Kernel:
         elif which < 0.8:
             self.add(Opcode.VDRAIN, ad=6, l1=chance.randrange(512))
         else:
-            self.add(Opcode.VDRAIN, peer=1, ad=7, l1=chance.randrange(512), x=chance.randrange(16), y=chance.randrange(16),
+            x, y = chance.randrange(16), chance.randrange(16)
+            self.add(Opcode.VDRAIN, peer=1, ad=7, l1=chance.randrange(512), x=x, y=y,
                      buf=chance.randrange(16), signal=chance.randrange(2))  # fmt: skip
         if chance.random() < 0.4:
             self.add(Opcode.VBAR)
@@ -248,7 +249,12 @@ def first_kernel(l1_words: int) -> Kernel:
     kernel = Kernel(random.Random(0), 0, l1_words, unsafe=False)
     kernel.words = []
     span = min(l1_words, 256)
-    kernel.descriptors = [(4, 0, 0x40 * WORD_BYTES), (4, 1, 32 << 16 | span), (5, 0, 0x800 * WORD_BYTES), (5, 1, 32 << 16 | span)]
+    kernel.descriptors = [
+        (4, 0, 0x40 * WORD_BYTES),
+        (4, 1, 32 << 16 | span),
+        (5, 0, 0x800 * WORD_BYTES),
+        (5, 1, 32 << 16 | span),
+    ]
     kernel.descriptors += [(0, 0, 0), (0, 1, 1 << 16 | 256)] + [(ad, d, 1) for ad in (0, 4, 5) for d in (2, 3, 4)]
     kernel.set_length(128)
     kernel.add(Opcode.VFILL, ad=4, l1=0)
@@ -296,14 +302,19 @@ def instructions(chance: random.Random, kernel: Kernel) -> list[Flit]:
     payloads += [isa.DESC.pack(ad=ad, field=part, value=value) for ad, part, value in kernel.descriptors]
     if chance.random() < 0.2:
         payloads.insert(chance.randrange(len(payloads)), chance.choice([0, 4, 15]) << 252)
-        payloads.append(isa.DESC.pack(ad=chance.randrange(8), field=chance.randrange(5, 8), value=chance.getrandbits(40)))
+        payloads.append(
+            isa.DESC.pack(ad=chance.randrange(8), field=chance.randrange(5, 8), value=chance.getrandbits(40))
+        )
     payloads += [isa.RUN.encode(pc=pc)]
     return [
-        Flit(AT, HOST, FlitType.CU_INST, chance.getrandbits(8), int(chance.random() < 0.1), 0, payload) for payload in payloads
+        Flit(AT, HOST, FlitType.CU_INST, chance.getrandbits(8), int(chance.random() < 0.1), 0, payload)
+        for payload in payloads
     ]
 
 
-def burst(chance: random.Random, source: int, l1_words: int, *, bad: bool = False, offset: int | None = None) -> list[Flit]:
+def burst(
+    chance: random.Random, source: int, l1_words: int, *, bad: bool = False, offset: int | None = None
+) -> list[Flit]:
     """A CU_DATA burst, to one word if it names an `offset`; a bad one is refused, short or long."""
     length = chance.choice([1, 1, 2, 5, 9, min(256, l1_words) if chance.random() < 0.1 else 3]) if offset is None else 1
     offset = chance.randrange(l1_words - length + 1) if offset is None else offset
@@ -320,10 +331,14 @@ def burst(chance: random.Random, source: int, l1_words: int, *, bad: bool = Fals
         else:
             sent = length + chance.randint(1, 3)
     ack = chance.choice([0, HOST, node(3, 3)])
-    head = CU_DATA.pack(buf=buf, offset=offset, len=length - 1, flags=chance.choice([0, 1, 1, 3]), ack_y=ack >> 4, ack_x=ack & 15)
+    head = CU_DATA.pack(
+        buf=buf, offset=offset, len=length - 1, flags=chance.choice([0, 1, 1, 3]), ack_y=ack >> 4, ack_x=ack & 15
+    )
     txn = chance.getrandbits(8)
     flits = [Flit(AT, source, FlitType.CU_DATA, txn, chance.randrange(2) if bad else 0, 0, head)]
-    return flits + [Flit(AT, source, FlitType.CU_DATA, txn, int(i + 1 == sent), 0, half_words(chance)) for i in range(sent)]
+    return flits + [
+        Flit(AT, source, FlitType.CU_DATA, txn, int(i + 1 == sent), 0, half_words(chance)) for i in range(sent)
+    ]
 
 
 def half_words(chance: random.Random) -> int:
@@ -352,7 +367,9 @@ class World:
         self.targets: deque[int] = deque()
         self.done = False
         middle = [Kernel(chance, words, l1_words, unsafe=hostile and chance.random() < 0.5) for _ in range(kernels)]
-        begin, *rest = [instructions(chance, kernel) for kernel in [first_kernel(l1_words), *middle, last_kernel(l1_words)]]
+        begin, *rest = [
+            instructions(chance, kernel) for kernel in [first_kernel(l1_words), *middle, last_kernel(l1_words)]
+        ]
         self.flits: deque[Flit] = deque(begin + [flit for flits in rest for flit in flits])
         self.owed = len(self.flits)
         # the first kernel and the last, which sets the state and shows it, are left alone
@@ -373,7 +390,9 @@ class World:
             self._read(cycle, flit)
         elif flit.dst == PORT and flit.type == FlitType.MEM_WR_REQ:
             request = decode_request(flit.payload)
-            self.targets.extend((request.addr + WORD_BYTES * beat) % (1 << ADDRESS_WIDTH) for beat in range(request.len + 1))
+            self.targets.extend(
+                (request.addr + WORD_BYTES * beat) % (1 << ADDRESS_WIDTH) for beat in range(request.len + 1)
+            )
         elif flit.dst == PORT and flit.type == FlitType.MEM_WR_DATA and self.targets:
             self.memory[self.targets.popleft()] = flit.payload
         if flit.type == FlitType.CU_DATA and flit.dst == MEETING:
@@ -390,7 +409,9 @@ class World:
             if address not in self.memory:
                 self.memory[address] = half_words(random.Random(address * 1021 + self.seed))
             last = int(beat == request.len)
-            self.source.send(Flit(AT, PORT, FlitType.MEM_RD_RESP, flit.txn, last, 0, self.memory[address]), at=self.free)
+            self.source.send(
+                Flit(AT, PORT, FlitType.MEM_RD_RESP, flit.txn, last, 0, self.memory[address]), at=self.free
+            )
             self.free += 1 if self.chance.random() < 0.9 else self.chance.randint(1, 9)
 
     def _disturb(self) -> None:
@@ -402,7 +423,9 @@ class World:
                 self.source.send(chance.choice(left).popleft())
         elif kind < 8:
             index = chance.choice([0, 1, 2, 3, 3, 9])
-            self.source.send(Flit(AT, HOST, FlitType.CU_CTRL, chance.getrandbits(8), 1, 0, CU_CTRL_REQUEST.pack(index=index)))
+            self.source.send(
+                Flit(AT, HOST, FlitType.CU_CTRL, chance.getrandbits(8), 1, 0, CU_CTRL_REQUEST.pack(index=index))
+            )
         else:
             stray = chance.choice([FlitType.MEM_WR_ACK, FlitType.MEM_RD_RESP, 9, 12])
             self.source.send(Flit(AT, PORT, stray, chance.getrandbits(8), 1, 0, half_words(chance)))
