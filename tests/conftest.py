@@ -17,6 +17,14 @@ def golden() -> Path:
     return FULL if FULL.is_dir() else SAMPLED
 
 
+def pytest_collection_modifyitems(items):
+    """Everything that compiles gates is marked by where it stands, so that no bench can be forgotten."""
+    for item in items:
+        path = item.path.relative_to(ROOT / "tests")
+        if path.parts[0] == "rtl" or path.name.startswith("test_rtl_"):
+            item.add_marker(pytest.mark.gates)
+
+
 def pytest_report_header(config):
     return f"golden vectors: {'full set, ' + str(FULL.relative_to(ROOT.parent)) if FULL.is_dir() else 'sampled set, tests/data/golden'}"
 
