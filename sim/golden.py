@@ -50,7 +50,7 @@ def _rows(path: Path, wanted: Callable[[str], bool]) -> int:
 def quantiser(path: Path, simulator: str) -> list[Tally]:
     count = 2 * _rows(path, lambda name: name == "fp16")
     bench = _benches("test_quantiser")
-    return _verdict(path, "converter, both layouts", "entries", count, lambda: bench.run(simulator, golden=path))
+    return _verdict(path, "converter, both layouts", "entries", count, lambda: bench.run(simulator, golden=path.resolve()))
 
 
 @cache
@@ -67,7 +67,7 @@ def alu(path: Path, simulator: str) -> list[Tally]:
     wrap = path.name == "errata_exp2_wrap.npz"
     tally = Tally(path.name, "ALU of a lane" + (", published exp2" if wrap else ""), "results")
     tally.compared = _rows(path, lambda name: name.endswith("_out"))
-    difference = _alu_bench(path.parent, simulator, wrap)
+    difference = _alu_bench(path.parent.resolve(), simulator, wrap)
     tally.differ(int(bool(difference)), difference)
     return [tally]
 
@@ -76,7 +76,7 @@ def conversions(path: Path, simulator: str) -> list[Tally]:
     count = _rows(path, lambda name: "_to_" in name)
     bench = _benches("test_vector_units")
     return _verdict(
-        path, "conversions", "words", count, lambda: bench.run(path.parent, simulator, tests=["conversions"])
+        path, "conversions", "words", count, lambda: bench.run(path.parent.resolve(), simulator, tests=["conversions"])
     )
 
 
@@ -85,7 +85,11 @@ def vector_core(path: Path, simulator: str) -> list[Tally]:
         count = int(data["n_programs"])
     bench = _benches("test_vector")
     return _verdict(path, "recorded kernels, exp2 as published", "programs", count, lambda: bench.run(
-        "bench_vector_golden", "recorded_kernels", simulator, planted=True, golden=path))  # fmt: skip
+        "bench_vector_golden", "recorded_kernels", simulator, planted=True, golden=path.resolve()))  # fmt: skip
+
+
+def cluster(path: Path, simulator: str) -> list[Tally]:
+    return _benches("cluster_golden").check_cluster_rtl(path, simulator)
 
 
 CHECKS: dict[str, Callable[[Path, str], list[Tally]]] = {
@@ -94,6 +98,7 @@ CHECKS: dict[str, Callable[[Path, str], list[Tally]]] = {
     "vec_alu_extra.npz": alu,
     "vec_cvt.npz": conversions,
     "errata_exp2_wrap.npz": alu,
+    "cluster.npz": cluster,
     "vector_core.npz": vector_core,
     "mesh.npz": lambda path, simulator: golden_mesh.check_mesh(path, simulator=simulator),
     "mesh_links.npz": lambda path, simulator: golden_mesh.check_mesh_links(path, simulator=simulator),

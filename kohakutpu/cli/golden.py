@@ -79,7 +79,8 @@ def main(args: argparse.Namespace) -> int:
     console.print(table)
     for tally in tallies:
         if not tally.ok:
-            console.print(f"{tally.file}: {tally.what}: {tally.first or 'nothing was compared'}", style="bold", soft_wrap=True)
+            text = f"{tally.file}: {tally.what}: {tally.first or 'nothing was compared'}"
+            console.print(text, style="bold", soft_wrap=True, markup=False)
     for name in sorted(without.keys() & set(known)):
         console.print(f"{name}: not checked: {without[name]}")
     for name in unknown:

@@ -51,3 +51,11 @@ def test_a_file_that_is_not_for_gates_is_refused_by_name(golden, capsys, file):
         file = "vector_core_published.npz"
     assert main(["golden", str(golden), "--engine", "rtl", "--only", file]) == 2
     assert f"{file}: {gates.NOT_FOR_GATES[file]}" in capsys.readouterr().err
+
+
+def test_the_command_drives_a_file_through_the_gates(golden, capsys, monkeypatch):
+    """From a folder given relative to where the command is called."""
+    monkeypatch.chdir(golden.parent)
+    assert main(["golden", golden.name, "--engine", "rtl", "--only", "mx_quant.npz"]) == 0
+    out = capsys.readouterr().out
+    assert "converter, both layouts" in out and ", 0 different" in out
