@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kohakutpu.formats import mxfp7, words
+from kohakutpu.formats.accumulator import AccumulatorFormat
 from kohakutpu.isa import cluster as isa
 from kohakutpu.isa.flit import Flit, FlitType, node, xy
 from kohakutpu.isa.memory import decode_request
@@ -38,25 +39,16 @@ class Signal(NamedTuple):
     dst: int
 
 
-class ClusterBench(Component):
-    """A cluster with everything around it played by one neighbour: agent, mesh, memory port.
+class Neighbour:
+    """Everything around a cluster, played by one neighbour: agent, mesh, memory port.
 
-    The neighbour answers entry reads from `memory`, one flit a cycle from `latency` (at least 2) cycles after
-    the request was taken, stores what is written, and keeps every flit it takes in `received` with its cycle. It
-    refuses a flit in each cycle for which `refuse` holds. `unit` gives the cluster's sizes.
+    It answers entry reads from `memory`, one flit a cycle from `latency` (at least 2) cycles after the request was
+    taken, stores what is written, and keeps every flit it takes in `received` with its cycle. Whoever runs the cluster
+    gives it what the cluster sends (`take`) and sends what is due (`next_due`, `next_flit`).
     """
 
-    def __init__(self, unit: ClusterUnit, *, latency: int = 10, memory_bytes: int = 1 << 20, skip: bool = True,
-                 faults: frozenset[str] = frozenset(), refuse: Callable[[int], bool] | None = None):  # fmt: skip
-        engine = Engine(skip=skip)
-        super().__init__(engine, "bench")
-        self.cluster = Cluster(engine, "cluster0", unit, port=PORT, faults=faults)
-        self.cluster.out.sink = self
-        self.out = Link(engine, "bench.out", self)
-        self.out.sink = self.cluster
-        self.cluster.in_link = self.out
+    def __init__(self, *, latency: int = 10, memory_bytes: int = 1 << 20):
         self.latency = latency
-        self.refuse = refuse
         self.memory = np.full(memory_bytes, 0xAA, dtype=np.uint8)
         self.received: list[tuple[int, Flit]] = []
         self.signals: list[Signal] = []
@@ -64,21 +56,42 @@ class ClusterBench(Component):
         self._order = 0
         self._streamed = 0  # the memory port is busy until then
         self._write: list[int] = []  # address and words left of the open write
-        if refuse is not None:
-            self.wake(0)
 
-    # ---- the neighbour -----------------------------------------------------------------------------
+    @property
+    def now(self) -> int:
+        """The next cycle to come."""
+        raise NotImplementedError
 
-    def accept(self, flit: Flit, now: int) -> bool:
-        if self.refuse is not None and self.refuse(now):
-            return False
+    def run(self, completions: int, received: int = 0, budget: int = BUDGET) -> None:
+        """Advance until so many completions and DATA_RECEIVED in all were seen. Raises `TimeoutError` when they do
+        not come."""
+        raise NotImplementedError
+
+    def times(self) -> tuple[int, int, int] | None:
+        """Cycles that the last sweep, drain and send took from their starts; None where nobody looks inside."""
+        return None
+
+    # ---- what the cluster sees ---------------------------------------------------------------------
+
+    def take(self, flit: Flit, now: int) -> None:
         self.received.append((now, flit))
         if flit.type == FlitType.CU_SIGNAL:
             fields = CU_SIGNAL.decode(flit.payload)
             self.signals.append(Signal(now, fields["code"], fields["arg"], flit.txn, flit.dst))
         if flit.dst == PORT:
             self._serve(flit, now)
-        return True
+
+    def next_due(self) -> int:
+        """The cycle in which the next flit may enter the link's register; NEVER when there is none."""
+        return self._queue[0][0] if self._queue else NEVER
+
+    def next_flit(self) -> Flit:
+        return heapq.heappop(self._queue)[2]
+
+    def complete(self, completions: int, received: int) -> bool:
+        """So many completions and DATA_RECEIVED in all were seen."""
+        answers = sum(signal.code == SignalCode.DATA_RECEIVED for signal in self.signals)
+        return answers >= received and len(self.signals) - answers >= completions
 
     def _serve(self, flit: Flit, now: int) -> None:
         if flit.type == FlitType.MEM_RD_REQ:
@@ -108,31 +121,13 @@ class ClusterBench(Component):
         halves = data.view("<u2").astype(np.uint16).reshape(count, mxfp7.LANES, mxfp7.BLOCK)
         return mxfp7.pack(*mxfp7.quantise(halves), layout)
 
-    def step(self, now: int) -> int:
-        following = NEVER
-        if self.refuse is not None:
-            following = now + 1
-            if not self.refuse(following):
-                self.cluster.out.retry()
-        if not self._queue:
-            return following
-        due = self._queue[0][0]
-        if due > now:
-            return min(due, following)
-        if self.out.flit is not None:
-            self.out.wanted = True
-            return following
-        self.out.send(heapq.heappop(self._queue)[2])
-        return now + 1
-
     # ---- driving -----------------------------------------------------------------------------------
 
     def put(self, flit: Flit, cycle: int | None = None) -> None:
         """Offer `flit` to the cluster from `cycle` on (the next when not given), in order of cycle and call."""
-        cycle = self.engine.now + 1 if cycle is None else cycle
+        cycle = self.now + 1 if cycle is None else cycle
         self._order += 1
         heapq.heappush(self._queue, (cycle - 1, self._order, flit))
-        self.wake(max(cycle - 1, self.engine.now))
 
     def instruct(self, *payloads: int, txn: int = 0x40, last: int = 0) -> None:
         for payload in payloads:
@@ -158,17 +153,6 @@ class ClusterBench(Component):
             self.burst(Buffer(side), offset, data[start : start + BURST], flags=SIGNAL_ON_COMPLETE, ack=AGENT)
         return len(starts)
 
-    def run(self, completions: int, received: int = 0, budget: int = BUDGET) -> None:
-        """Advance until so many completions and DATA_RECEIVED in all were seen. Raises `TimeoutError` with the
-        cluster's state when they do not come."""
-
-        def enough() -> bool:
-            answers = sum(signal.code == SignalCode.DATA_RECEIVED for signal in self.signals)
-            return answers >= received and len(self.signals) - answers >= completions
-
-        if not self.engine.run(enough, budget):
-            raise TimeoutError("\n".join([f"cycle {self.engine.now}: the cluster is stuck", *self.cluster.describe()]))
-
     def write(self, address: int, data: np.ndarray) -> None:
         """Little-endian bytes of an array into the bench's memory."""
         raw = np.ascontiguousarray(data).view(np.uint8).ravel()
@@ -185,6 +169,62 @@ class ClusterBench(Component):
             else:
                 left = CU_DATA.get(flit.payload, "len") + 1
         return out
+
+
+class ClusterBench(Neighbour, Component):
+    """A cluster model of the sizes of `unit` and its neighbour, which refuses a flit in each cycle for which `refuse` holds."""
+
+    def __init__(self, unit: ClusterUnit, *, latency: int = 10, memory_bytes: int = 1 << 20, skip: bool = True,
+                 faults: frozenset[str] = frozenset(), refuse: Callable[[int], bool] | None = None):  # fmt: skip
+        engine = Engine(skip=skip)
+        Component.__init__(self, engine, "bench")
+        Neighbour.__init__(self, latency=latency, memory_bytes=memory_bytes)
+        self.cluster = Cluster(engine, "cluster0", unit, port=PORT, faults=faults)
+        self.cluster.out.sink = self
+        self.out = Link(engine, "bench.out", self)
+        self.out.sink = self.cluster
+        self.cluster.in_link = self.out
+        self.refuse = refuse
+        if refuse is not None:
+            self.wake(0)
+
+    @property
+    def now(self) -> int:
+        return self.engine.now
+
+    def accept(self, flit: Flit, now: int) -> bool:
+        if self.refuse is not None and self.refuse(now):
+            return False
+        self.take(flit, now)
+        return True
+
+    def put(self, flit: Flit, cycle: int | None = None) -> None:
+        super().put(flit, cycle)
+        self.wake(max(self.next_due(), self.engine.now))
+
+    def step(self, now: int) -> int:
+        following = NEVER
+        if self.refuse is not None:
+            following = now + 1
+            if not self.refuse(following):
+                self.cluster.out.retry()
+        due = self.next_due()
+        if due > now:
+            return min(due, following)
+        if self.out.flit is not None:
+            self.out.wanted = True
+            return following
+        self.out.send(self.next_flit())
+        return now + 1
+
+    def run(self, completions: int, received: int = 0, budget: int = BUDGET) -> None:
+        if not self.engine.run(lambda: self.complete(completions, received), budget):
+            raise TimeoutError("\n".join([f"cycle {self.now}: the cluster is stuck", *self.cluster.describe()]))
+
+    def times(self) -> tuple[int, int, int]:
+        sweep, drain = self.cluster.sweep, self.cluster.drain
+        spent = drain.last_command - drain.start
+        return sweep.last_issue + CHAIN - sweep.start, spent + EMIT_VALID + 1, spent + SEND_VALID + 2
 
 
 def matrix(subtiles: np.ndarray, gm: int, gn: int) -> np.ndarray:
@@ -262,9 +302,12 @@ def check_quantised(case: Case, tally: Tally) -> None:
             compare(tally, f"{where} scales", ours[1], recorded[1])
 
 
-def run_case(case: Case, fp16: Tally, raw: Tally) -> None:
-    """Compute a case chunk by chunk: operands by FILL and by CU_DATA in turn, results by DRAIN and by SEND."""
-    bench = ClusterBench(GOLDEN_UNIT)
+def run_case(case: Case, fp16: Tally, raw: Tally, bench: Neighbour | None = None) -> None:
+    """Compute a case chunk by chunk: operands by FILL and by CU_DATA in turn, results by DRAIN and by SEND.
+
+    On the model, with cycle rows, or on what `bench` runs.
+    """
+    bench = bench or ClusterBench(GOLDEN_UNIT)
     subtiles = case.gm * case.gn
     done = answers = 0
     for chunk in range(case.chunks):
@@ -284,25 +327,24 @@ def run_case(case: Case, fp16: Tally, raw: Tally) -> None:
         bench.instruct(isa.GEMM.encode(**shape, acc=int(chunk > 0), abank=bank, bbank=bank))
         bench.instruct(isa.DRAIN.encode(addr=C_AT, n=subtiles))
         bench.run(done := done + 2, answers)
-        sweep = bench.cluster.sweep
-        swept = sweep.last_issue + CHAIN - sweep.start
-        drained = bench.cluster.drain.last_command + EMIT_VALID + 1 - bench.cluster.drain.start
+        drained = bench.times()
         before = len(bench.node_words(AGENT))
         bench.instruct(isa.DRAIN.encode(n=subtiles, dnode=1, dst_x=1, dst_y=1, dbuf=Buffer.ACCUMULATOR))
         bench.run(done := done + 1, answers)
-        sent = bench.cluster.drain.last_command + SEND_VALID + 2 - bench.cluster.drain.start
+        sent = bench.times()
 
         got = bench.memory[C_AT : C_AT + 32 * subtiles].view("<u2").reshape(subtiles, 16)
         compare(fp16, where, matrix(got, case.gm, case.gn), case.C_fp16[chunk])
         granules = words.from_ints(bench.node_words(AGENT)[before:]).reshape(-1, 2, 8)
-        tile = bench.cluster.tiles.format.unpack_granules(granules)
+        tile = AccumulatorFormat(GOLDEN_UNIT.mantissa).unpack_granules(granules)
         compare(raw, where, matrix(tile, case.gm, case.gn), case.C_fp22[chunk])
-        fp16.cycles += [
-            (f"{where}: sweep", int(case.sweep_cycles[chunk]), swept),
-            (f"{where}: GEMM", int(case.gemm_cycles[chunk]), swept + TILE_WRITE + 1),
-            (f"{where}: drain", int(case.drain_cycles), drained),
-            (f"{where}: send", int(case.send_cycles), sent),
-        ]
+        if sent:
+            fp16.cycles += [
+                (f"{where}: sweep", int(case.sweep_cycles[chunk]), sent[0]),
+                (f"{where}: GEMM", int(case.gemm_cycles[chunk]), sent[0] + TILE_WRITE + 1),
+                (f"{where}: drain", int(case.drain_cycles), drained[1]),
+                (f"{where}: send", int(case.send_cycles), sent[2]),
+            ]
 
 
 def compare(tally: Tally, where: str, ours: np.ndarray, published: np.ndarray) -> None:
@@ -315,15 +357,21 @@ def compare(tally: Tally, where: str, ours: np.ndarray, published: np.ndarray) -
         tally.differ(len(wrong), f"{where}, element {tuple(map(int, at))}: {values}")
 
 
+def golden_cases(path: Path) -> list[Case]:
+    """The cases of `cluster.npz`."""
+    data = open_arrays(path)
+    cases = [Case(data.under(f"c{i:03d}_"), f"case {i:03d}") for i in range(data.integer("n_cases", 1))]
+    data.close()
+    return cases
+
+
 def check_cluster(path: Path) -> list[Tally]:
     """Every case of `cluster.npz`: FP16 results and the raw accumulator after each chunk, with cycle rows.
 
     Cases that came through the quantiser are run from their FP16 matrices, and their recorded operands compared
     with what the quantiser makes of those. The cycles are reported beside ours and do not bind.
     """
-    data = open_arrays(path)
-    cases = [Case(data.under(f"c{i:03d}_"), f"case {i:03d}") for i in range(data.integer("n_cases", 1))]
-    data.close()
+    cases = golden_cases(path)
     fp16 = Tally(path.name, f"{len(cases)} cluster cases, FP16 results", "elements")
     raw = Tally(path.name, f"{len(cases)} cluster cases, raw accumulator", "elements")
     sources = [case for case in cases if case.fp16]

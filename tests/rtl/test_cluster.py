@@ -12,10 +12,12 @@ from sim.port_checker import Checked
 from sim.runner import BenchError
 
 sys.path.insert(0, str(Path(__file__).parent))
+from cluster_golden import check_cluster_rtl  # noqa: E402
 from cluster_scenario import AT, PORT, UNITS  # noqa: E402
 from support.harness import run_bench  # noqa: E402
 from support.top import LinkTop  # noqa: E402
 
+SAMPLE = Path(__file__).parents[1] / "data" / "golden" / "cluster.npz"
 LIVES, RESETS, CONFORMS = "lives_like_the_model", "resets_in_mid_flight", "conforms"
 # What its own bench finds (test_cluster_parts): a life rarely meets the case, or anything would do.
 PARTS = {"l1-layout", "l1-scales", "l1-transparent", "array-borrow", "lane-sticky", "lane-tie", "lane-saturate", "accumulator-reuse"}
@@ -37,7 +39,8 @@ def seeds(count):
 
 
 def test_cluster():
-    run(LIVES, RESETS, CONFORMS, seeds=seeds(8))
+    run(SAMPLE = Path(__file__).parents[1] / "data" / "golden" / "cluster.npz"
+LIVES, RESETS, CONFORMS, seeds=seeds(8))
 
 
 def test_cluster_on_icarus():
@@ -53,7 +56,8 @@ def test_other_sizes(sizes):
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes, count", [("small", 200), ("banked", 60), ("narrow", 60), ("wide", 60)])
 def test_many_lives(sizes, count):
-    run(LIVES, RESETS, sizes=sizes, seeds=seeds(count)) if sizes == "small" else run(LIVES, sizes=sizes, seeds=seeds(count))
+    run(SAMPLE = Path(__file__).parents[1] / "data" / "golden" / "cluster.npz"
+LIVES, RESETS, sizes=sizes, seeds=seeds(count)) if sizes == "small" else run(LIVES, sizes=sizes, seeds=seeds(count))
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS.keys() - PARTS))
@@ -61,6 +65,23 @@ def test_every_planted_fault_is_found(fault):
     sizes = "wide" if fault in BANKS else "small"
     with pytest.raises(BenchError, match=f"failed: {LIVES}"):
         run(LIVES, sizes=sizes, simulator="icarus", fault=fault, seeds=seeds(3), length=60)
+
+
+def test_golden_cases_of_the_sample():
+    for tally in check_cluster_rtl(SAMPLE, "icarus"):
+        assert tally.ok, tally.first
+
+
+@pytest.mark.slow
+def test_golden_cases(golden):
+    """All 49 where the full set is beside the checkout."""
+    for tally in check_cluster_rtl(golden / "cluster.npz"):
+        assert tally.ok, tally.first
+
+
+def test_golden_cases_find_a_planted_fault():
+    fp16, raw, cycles = check_cluster_rtl(SAMPLE, "icarus", fault="lane-tie")
+    assert raw.mismatched and "after chunk" in raw.first and cycles.mismatched
 
 
 @pytest.mark.parametrize("parameters, message", [
