@@ -3,7 +3,8 @@
 PYTHON ?= python3
 MACHINE ?= mm_mesh
 FAULT ?=
-ENGINE ?= $(if $(FAULT),model,both)
+# The gates of a large machine compile for a long time, so they run unasked only where they are small.
+ENGINE ?= $(if $(FAULT),model,$(if $(filter mm_mesh,$(MACHINE)),both,model))
 SIM ?= verilator
 VENV := .venv
 BIN := $(VENV)/bin
