@@ -39,8 +39,7 @@ def seeds(count):
 
 
 def test_cluster():
-    run(SAMPLE = Path(__file__).parents[1] / "data" / "golden" / "cluster.npz"
-LIVES, RESETS, CONFORMS, seeds=seeds(8))
+    run(LIVES, RESETS, CONFORMS, seeds=seeds(8))
 
 
 def test_cluster_on_icarus():
@@ -56,8 +55,7 @@ def test_other_sizes(sizes):
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes, count", [("small", 200), ("banked", 60), ("narrow", 60), ("wide", 60)])
 def test_many_lives(sizes, count):
-    run(SAMPLE = Path(__file__).parents[1] / "data" / "golden" / "cluster.npz"
-LIVES, RESETS, sizes=sizes, seeds=seeds(count)) if sizes == "small" else run(LIVES, sizes=sizes, seeds=seeds(count))
+    run(LIVES, RESETS, sizes=sizes, seeds=seeds(count)) if sizes == "small" else run(LIVES, sizes=sizes, seeds=seeds(count))
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS.keys() - PARTS))
