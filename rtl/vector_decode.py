@@ -378,7 +378,7 @@ class Decode(wiring.Component):
         with m.If(finish):
             m.d.sync += [self.running.eq(0), ending.eq(0), self.faulted.eq(ending)]
         with m.If(self.run):
-            m.d.sync += [self.running.eq(1), self.cycles.eq(0), stages.eq(0), immediate.eq(0)]
+            m.d.sync += [self.running.eq(1), self.cycles.eq(0), stages.eq(0)]
         return m
 
     @staticmethod

@@ -52,7 +52,7 @@ class Kernel:
             if ad < 4:
                 base, strides = chance.randrange(self.l1_words), (1, 1, 1, -1, 2, 0, 7, 40)
             elif ad < 7:
-                base = chance.randrange(1 << 11) * WORD_BYTES + chance.choice([0, 0, 0, 1 << 36, (1 << 40) - 256, 8])
+                base = chance.randrange(1 << 11) * WORD_BYTES + chance.choice([0, 0, 0, 0x9F << 32, -256, 8])
                 base += BUS if ad == 6 else 0
                 strides = (32, 32, 32, 32, 64, -32, 4096, 0)
                 limit = chance.choice([1, 8, 20, 40, 130])
@@ -142,7 +142,7 @@ class Kernel:
         which = chance.random()
         if which < 0.5:
             if chance.random() < 0.3:  # words apart: as many requests
-                self.descriptors += [(4, 1, 64 << 16 | 60)] + [(4, d, 1) for d in (2, 3, 4)]
+                self.descriptors += [(4, 1, 64 << 16 | 120)] + [(4, d, 1) for d in (2, 3, 4)]
             self.add(Opcode.VFILL, ad=chance.choice([4, 5]), l1=chance.randrange(512))
         elif which < 0.8:
             self.add(Opcode.VDRAIN, ad=6, l1=chance.randrange(512))
@@ -387,6 +387,8 @@ class World:
                     self.source.send(self.flits.popleft())
                 self.done = not self.owed
         elif flit.dst == PORT and flit.type == FlitType.MEM_RD_REQ:
+            if self.owed in self.noisy and self.chance.random() < self.noise:
+                self.source.send(Flit(AT, PORT, FlitType.MEM_RD_RESP, flit.txn ^ 1, 1, 0, 0))  # nobody's
             self._read(cycle, flit)
         elif flit.dst == PORT and flit.type == FlitType.MEM_WR_REQ:
             request = decode_request(flit.payload)
