@@ -26,7 +26,7 @@ from .kernel_options import (
 )  # fmt: skip
 from .output import check_outputs, write_atomically
 from .progress import rounds
-from .report import print_comparisons, print_machine
+from .results import print_comparisons, print_machine
 
 HELP = "run a kernel and compare with its meaning"
 MOST_ELEMENTS = 1 << 28  # of a random operand; no machine's memory holds more

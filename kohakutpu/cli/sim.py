@@ -21,7 +21,7 @@ from kohakutpu.machine import Machine, load
 from .gates import SIMULATORS, gates
 from .kernel_options import DEFAULT_MACHINE, ArgumentError, read_array
 from .progress import rounds
-from .report import print_comparisons, print_machine
+from .results import print_comparisons, print_machine
 
 HELP = "the example kernels on a machine, compared with their meaning"
 ROOT = Path(__file__).resolve().parents[2]
