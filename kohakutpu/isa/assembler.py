@@ -32,7 +32,7 @@ from .memory import MEM_ACK, MEM_REQ, MEM_WR
 from .signals import CU_CTRL_REPLY, CU_CTRL_REQUEST, CU_DATA, CU_SIGNAL, ControlOp, SignalCode, UnitType
 from .wordtext import immediate_text, parse_word, word_text
 
-__all__ = ["AssemblyError", "assemble", "assemble_words", "disassemble", "disassemble_words"]
+__all__ = ["AssemblyError", "Disassembler", "assemble", "assemble_words", "disassemble", "disassemble_words"]
 
 _CLUSTER = {layout.name: layout for layout in cluster.LAYOUTS.values()}
 _DESC_TARGET = re.compile(r"A([0-7])\.(base|peer|dim[0-3])$")
@@ -146,30 +146,47 @@ class _Immediates:
         return immediate
 
 
+class Disassembler:
+    """The text of flits and CU_INST payloads in the order of one stream: all items of a program, or one link's flits.
+
+    It follows CU_DATA bursts and the immediates of VSETI, which single items do not show. `units` maps a packed
+    destination node to its CU_TYPE and `unit` is the type for everything else; where neither tells, the payload does
+    (see `instruction_text`).
+    """
+
+    def __init__(self, units: Mapping[int, int] | None = None, unit: UnitType | int | None = None):
+        self._units = units or {}
+        self._unit = unit
+        self._framing = Framing()
+        self._immediates = _Immediates()
+
+    def body(self, flit: Flit) -> str:
+        """What the flit carries, without its header; may be empty."""
+        if flit.type != FlitType.CU_INST:
+            return _payload_text(flit, self._framing.is_descriptor(flit))
+        immediate = self._immediates.next(flit.dst, flit.payload)
+        return instruction_text(flit.payload, self._units.get(flit.dst, self._unit), immediate=immediate)
+
+    def line(self, item: Flit | int) -> str:
+        """One item. Raises `EncodingError` for one that is no flit or 256-bit payload."""
+        if isinstance(item, Flit):
+            head = _header_text(item)
+            body = self.body(item)
+            return f"{head} | {body}" if body else head
+        if isinstance(item, int) and 0 <= item <= PAYLOAD_MASK:
+            return instruction_text(item, self._unit, immediate=self._immediates.next(None, item))
+        raise EncodingError(f"expected a Flit or a {PAYLOAD_WIDTH}-bit payload, got {item!r}")
+
+
 def disassemble(
     items: Iterable[Flit | int], *, units: Mapping[int, int] | None = None, unit: UnitType | int | None = None
 ) -> str:
     """The text of flits and CU_INST payloads (ints), a line each; `assemble` gives the same items back.
 
-    `units` maps a packed destination node to its CU_TYPE and `unit` is the type for everything else; where
-    neither tells, the payload does (see `instruction_text`). Raises `EncodingError` for an item that is no
-    flit or 256-bit payload.
+    `units` and `unit` as `Disassembler` has them. Raises `EncodingError` for an item that is no flit or 256-bit payload.
     """
-    framing, immediates, lines = Framing(), _Immediates(), []
-    for item in items:
-        if isinstance(item, Flit):
-            head = _header_text(item)
-            if item.type == FlitType.CU_INST:
-                kind = (units or {}).get(item.dst, unit)
-                body = instruction_text(item.payload, kind, immediate=immediates.next(item.dst, item.payload))
-            else:
-                body = _payload_text(item, framing.is_descriptor(item))
-            lines.append(f"{head} | {body}" if body else head)
-        elif isinstance(item, int) and 0 <= item <= PAYLOAD_MASK:
-            lines.append(instruction_text(item, unit, immediate=immediates.next(None, item)))
-        else:
-            raise EncodingError(f"expected a Flit or a {PAYLOAD_WIDTH}-bit payload, got {item!r}")
-    return "".join(f"{line}\n" for line in lines)
+    text = Disassembler(units, unit)
+    return "".join(f"{text.line(item)}\n" for item in items)
 
 
 # ---- text to payload ---------------------------------------------------------------------------------
