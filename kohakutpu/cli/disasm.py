@@ -2,7 +2,7 @@
 
 A number of more than 64 digits is a whole flit, one of at most 64 a CU_INST payload. What follows `#` or `;` is a
 comment, and of a line with several words the last one counts, so that hexadecimal listings can be fed as they are. Of a
-trace each line is the cycle, the link and the flit.
+trace each line is the cycle, the link or track, and the flit or what the track shows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 from kohakutpu.isa.assembler import disassemble
 from kohakutpu.isa.flit import FLIT_WIDTH, Flit
 from kohakutpu.isa.signals import UnitType
-from kohakutpu.noc.trace import MAGIC, Trace
+from kohakutpu.noc.trace import MAGIC, OLD_MAGIC, Level, Trace, Transfer
+from kohakutpu.noc.trace_tracks import value_text
 
 HELP = "flits to assembly text"
 UNITS = {"cluster": UnitType.CLUSTER, "vector": UnitType.VECTOR}
@@ -28,6 +29,7 @@ class InputError(ValueError):
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a file, or - for standard input")
+    parser.add_argument("--levels", action="store_true", help="of a trace, the levels too, not only flits and events")
     parser.add_argument("--unit", choices=sorted(UNITS), help="what the payloads are for, where they alone do not say")
 
 
@@ -63,21 +65,27 @@ def is_trace(name: str) -> bool:
     if name == "-" or not Path(name).is_file():
         return False
     with open(name, "rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
+        return file.read(len(MAGIC)) in (MAGIC, OLD_MAGIC)
 
 
-def print_trace(name: str) -> None:
-    """Every accepted flit of a trace: cycle, link, assembly text."""
+def print_trace(name: str, *, levels: bool) -> None:
+    """The records of a trace, a line each: cycle, link or track, assembly text or value."""
     trace = Trace(name)
-    print(f"# machine {trace.machine}, {trace.count} flits")
-    for transfer in trace:
-        text = disassemble([transfer.flit]).rstrip()
-        print(f"{transfer.cycle:>8} {trace.links[transfer.link]:14} {text}")
+    print(f"# machine {trace.machine}, {trace.cycles} cycles, {trace.flits} flits, {trace.events} events, {trace.levels} levels")
+    for record in trace:
+        if isinstance(record, Transfer):
+            name, text = trace.links[record.link], disassemble([record.flit]).rstrip()
+        elif isinstance(record, Level) and not levels:
+            continue
+        else:
+            track = trace.tracks[record.track]
+            name, text = track.name, value_text(track, record.value)
+        print(f"{record.cycle:>8} {name:18} {text}")
 
 
 def main(args: argparse.Namespace) -> int:
     if is_trace(args.file):
-        print_trace(args.file)
+        print_trace(args.file, levels=args.levels)
         return 0
     items = parse(read(args.file), "standard input" if args.file == "-" else args.file)
     if not items:

@@ -41,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--random", type=int, metavar="SEED", help="normal operands of the given --shape, deviation 0.3")
     parser.add_argument("--out", action="append", default=[], metavar="y=y.npy", help="write a result (repeatable)")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write what was measured and compared, as JSON")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write every accepted flit")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write every accepted flit and what units did (docs/trace.md)")
     parser.add_argument("--fault", action="append", default=[], metavar="NAME", help="inject a fault (repeatable)")
     parser.add_argument("--list-faults", action=ListFaults, help="print the injectable faults and exit")
     parser.add_argument("--no-skip", action="store_true", help="visit every block in every cycle (slow, same cycles)")

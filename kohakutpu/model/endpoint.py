@@ -123,6 +123,8 @@ class Endpoint(Component):
         self.in_flight = flit = self.inst.pop(now)
         self._taken = now
         self.in_link.retry()
+        if self.engine.observer is not None:
+            self.engine.observer.begin(self, flit, now)
         return flit
 
     def receive(self, now: int) -> Flit | None:
@@ -140,6 +142,8 @@ class Endpoint(Component):
         assert flit is not None, f"{self.name}: completion with no instruction in flight"
         assert self._taken < now, f"{self.name}: completion in the cycle that accepted the instruction"
         self.in_flight = None
+        if self.engine.observer is not None:
+            self.engine.observer.retire(self, flit, now, result, fault)
         self._retired_at = now
         self.retired += 1
         if fault:

@@ -148,6 +148,7 @@ class Channel:
         self.words_written = 0
         self._last_beat = -cycles_per_word
         self.last_response = -1  # cycle of the latest response to a write
+        self.observer = None  # told of each burst: "read" or "write", cycle of its issue, of its last word or response
         self._read_latency = self._latencies(seed, "read")
         self._write_latency = self._latencies(seed, "write")
 
@@ -183,6 +184,8 @@ class Channel:
         first = max(now + self._read_latency(), self._last_beat + pace)
         self._last_beat = first + (words - 1) * pace
         self.words_read += words
+        if self.observer is not None:
+            self.observer("read", now, self._last_beat)
         return first
 
     def answer(self, last: int, words: int) -> int:
@@ -190,6 +193,8 @@ class Channel:
         self.next_write = last + self.cycles_per_word
         self.words_written += words
         self.last_response = max(last + self._write_latency(), self.last_response + 1)
+        if self.observer is not None:
+            self.observer("write", last - (words - 1) * self.cycles_per_word, self.last_response)
         return self.last_response
 
     def skip_response(self, now: int) -> int:

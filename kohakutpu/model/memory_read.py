@@ -175,7 +175,7 @@ class ReadPath:
         self._run: Run | None = None  # in the address generator
         self._address = 0
         self._left = 0
-        self._flight = Fifo(FLIGHT_DEPTH)
+        self.flight = Fifo(FLIGHT_DEPTH)
         self._reserved = 0  # words of the read buffer
         self._starved = False  # a stage waits for something the output frees
         self._bursts: deque[tuple[int, Burst]] = deque()  # (raw words ahead of it ever, burst) of converted runs
@@ -203,7 +203,7 @@ class ReadPath:
         if self._starved and self._draining is not None:
             following = now + 1  # the converter frees a word a cycle
         self.idle_until = following
-        flight = self._flight.items
+        flight = self.flight.items
         if flight and flight[0].responses:
             self.next_at = flight[0].responses[0][0]
 
@@ -211,13 +211,13 @@ class ReadPath:
         flit = self.queue.head(now)
         if flit is None:
             return now + 1 if self.queue.items else NEVER
-        if self._flight.full(now):
+        if self.flight.full(now):
             self._starved = True
             return NEVER
         self.queue.pop(now)
         self._room()
         run = self._run = Run(flit, now)
-        self._flight.push(run, now)
+        self.flight.push(run, now)
         memory = self.channel.memory
         length = run.fetched * WORD_BYTES
         if run.requested != run.address:
@@ -314,7 +314,7 @@ class ReadPath:
 
     def take(self, now: int) -> Flit:
         """The next response flit, on its way into the output register; call when `next_at <= now`."""
-        flight = self._flight
+        flight = self.flight
         run = flight.items[0]
         responses = run.responses
         _, flit, frees = responses.popleft()
@@ -342,8 +342,8 @@ class ReadPath:
         lines = []
         if self.queue.items:
             lines.append(f"{len(self.queue)} read requests queued")
-        if self._flight.items:
-            lines.append(f"{len(self._flight)} reads in flight; the oldest: {self._flight.items[0].describe()}")
+        if self.flight.items:
+            lines.append(f"{len(self.flight)} reads in flight; the oldest: {self.flight.items[0].describe()}")
             lines.append(
                 f"{self._reserved} of {READ_BUFFER_WORDS} buffer words reserved, "
                 f"{self._converting} of {CONVERTED_ENTRIES} entries in the converter"

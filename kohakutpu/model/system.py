@@ -18,10 +18,12 @@ from kohakutpu.model.host_port import HostPort
 from kohakutpu.model.mag import Agent, AgentPort, MagPort
 from kohakutpu.model.memory_agent import build_memory_agent
 from kohakutpu.model.orchestrator import Orchestrator
+from kohakutpu.model.tracing import Recorder
 from kohakutpu.model.vector import build_vector
 from kohakutpu.noc.engine import Engine, Link
 from kohakutpu.noc.mesh import Mesh, Traffic
-from kohakutpu.noc.trace import TraceWriter
+from kohakutpu.noc.trace import Orderer, TraceWriter
+from kohakutpu.noc.trace_tracks import Track, tracks
 
 RESET_CYCLES = 10
 
@@ -108,6 +110,8 @@ class System:
         self.memory.forget(self.engine.now)
         self.engine.reset(RESET_CYCLES)
         self._build(self.memory, self.agent if isinstance(self.agent, Orchestrator) else None)
+        if self.engine.observer is not None:
+            self.engine.observer.attach()
 
     def run(self, until: Callable[[], bool], budget: int, what: str = "the awaited state") -> int:
         """Advance until `until()` holds; returns the cycles it took, raises `Hang` when `budget` cycles pass first."""
@@ -120,18 +124,23 @@ class System:
         """Flits by sender and type, and flit-hops, since reset."""
         return self.mesh.traffic()
 
+    @property
+    def tracks(self) -> list[Track]:
+        """The tracks of this system's traces, by index."""
+        return tracks(self.machine, agent=self._agent_kind)
+
     @contextmanager
     def record(self, path: str | Path) -> Iterator[TraceWriter]:
-        """Write every accepted flit to a trace file while the context is open."""
-        before = self.engine.on_transfer
-        with TraceWriter(path, self.machine, self.engine.links) as writer:
+        """Write a trace while the context is open: every accepted flit, and every track."""
+        with TraceWriter(path, self.machine, self.engine.links, self.tracks) as writer, self.observed(writer):
+            yield writer
 
-            def both(cycle: int, link: Link, flit: Flit) -> None:
-                writer(cycle, link, flit)
-                before(cycle, link, flit)
-
-            self.engine.on_transfer = writer if before is None else both
-            try:
-                yield writer
-            finally:
-                self.engine.on_transfer = before
+    @contextmanager
+    def observed(self, sink: Orderer) -> Iterator[None]:
+        """Tell `sink` every record of a trace while the context is open."""
+        recorder = Recorder(self, self.tracks, sink)
+        try:
+            yield
+        finally:
+            recorder.detach()
+            sink.cycles = self.engine.now

@@ -112,7 +112,7 @@ class FillEngine:
         self._start = NEVER
         self._asked = -1  # when the latest request was sent
         self._target = 0
-        self._waiting: deque[list] = deque()  # [next L1 word, words left, txn, closes a VFILL]
+        self.outstanding: deque[list] = deque()  # [next L1 word, words left, txn, closes a VFILL]
 
     @property
     def generating(self) -> bool:
@@ -134,7 +134,7 @@ class FillEngine:
 
     def ready(self, now: int) -> bool:
         """A request can be sent in cycle `now`."""
-        return self._next is not None and self._start <= now and len(self._waiting) < OUTSTANDING
+        return self._next is not None and self._start <= now and len(self.outstanding) < OUTSTANDING
 
     def request(self, now: int) -> Flit:
         """The next read request, sent in cycle `now`."""
@@ -144,29 +144,29 @@ class FillEngine:
         txn = target & 0xFF
         self._target = (target + count) % self.l1_words
         self._next = next(self._runs, None)
-        self._waiting.append([target, count, txn, self._next is None])
+        self.outstanding.append([target, count, txn, self._next is None])
         payload = MEM_REQ.encode(addr=address, len=count - 1)
         return Flit(self.port, self.own, FlitType.MEM_RD_REQ, txn, 1, 0, payload)
 
     def place(self, txn: int, now: int) -> int | None:
         """The L1 word that a response taken in cycle `now` belongs to; None, and counted, when nothing asked for it before."""
-        asked = len(self._waiting) - (self._asked == now)
-        if not asked or self._waiting[0][2] != txn:
+        asked = len(self.outstanding) - (self._asked == now)
+        if not asked or self.outstanding[0][2] != txn:
             self.strays += 1
             return None
-        head = self._waiting[0]
+        head = self.outstanding[0]
         word = head[0]
         head[0] = (word + 1) % self.l1_words
         head[1] -= 1
         if not head[1]:
-            self._waiting.popleft()
+            self.outstanding.popleft()
             self.open -= head[3]
         return word
 
     def describe(self) -> str:
-        owed = sum(head[1] for head in self._waiting)
+        owed = sum(head[1] for head in self.outstanding)
         return (
-            f"{self.open} fills open, {owed} words owed in {len(self._waiting)} requests, {self.strays} stray responses"
+            f"{self.open} fills open, {owed} words owed in {len(self.outstanding)} requests, {self.strays} stray responses"
         )
 
 

@@ -48,13 +48,13 @@ class Receiver:
         self.l1_words = l1_words
         self.acks = Fifo(ACK_DEPTH)
         self.fault = False
-        self._burst: Burst | None = None  # the one burst whose data is being written
+        self.burst: Burst | None = None  # the one burst whose data is being written
         self._refused: dict[int, Burst] = {}  # by source: counted out to `last`
         self._lose_ack = lose_ack
 
     def take(self, flit: Flit, now: int) -> int | None:
         """One CU_DATA flit; returns the L1 word that its payload is written to, or None."""
-        burst = self._burst
+        burst = self.burst
         if burst is not None and burst.source == flit.src:
             word = burst.word
             burst.word += 1
@@ -65,10 +65,10 @@ class Receiver:
             elif not burst.left and not flit.last:  # long: the rest is not written
                 self.fault = True
                 self._refused[flit.src] = burst
-                self._burst = None
+                self.burst = None
                 return word
             if not burst.left:
-                self._burst = None
+                self.burst = None
                 self._acknowledge(burst, now)
             return word
         refused = self._refused.get(flit.src)
@@ -79,7 +79,7 @@ class Receiver:
             return None
         opened = _open(flit)
         if burst is None and opened.buf == BUFFER and opened.word + opened.left <= self.l1_words:
-            self._burst = opened
+            self.burst = opened
         else:
             self.fault = True
             self._refused[flit.src] = opened
@@ -96,8 +96,8 @@ class Receiver:
 
     def describe(self) -> list[str]:
         lines = []
-        if self._burst is not None:
-            burst = self._burst
+        if self.burst is not None:
+            burst = self.burst
             lines.append(f"burst open from {xy(burst.source)}: {burst.left} data flits owed, next L1 word {burst.word}")
         for source, burst in self._refused.items():
             lines.append(f"burst from {xy(source)} (buffer {burst.buf}) refused, being counted out")
@@ -114,9 +114,9 @@ class PublishedReceiver(Receiver):
         self._writing = False
 
     def take(self, flit: Flit, now: int) -> int | None:
-        burst = self._burst
+        burst = self.burst
         if burst is None:
-            self._burst = burst = _open(flit)
+            self.burst = burst = _open(flit)
             self._writing = burst.buf == BUFFER and burst.word + burst.left <= self.l1_words
             self.fault |= not self._writing
             return None
@@ -127,7 +127,7 @@ class PublishedReceiver(Receiver):
         burst.word += 1
         burst.left -= 1
         if not burst.left:
-            self._burst = None
+            self.burst = None
             if self._writing:
                 self._acknowledge(burst, now)
         return word

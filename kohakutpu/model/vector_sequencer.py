@@ -35,6 +35,7 @@ from kohakutpu.model.vector_memory import Descriptor, DrainEngine, FillEngine, l
 from kohakutpu.model.vector_receive import Receiver
 from kohakutpu.model.vector_timing import Scoreboard
 from kohakutpu.noc.engine import NEVER
+from kohakutpu.noc.trace_tracks import Decode
 
 WRITABLE_CONSTANT = 3
 VOTES = (RedKind.ANY, RedKind.ALL)
@@ -86,9 +87,11 @@ class Sequencer:
         self.pc = 0
         self.running = False
         self.started = 0
+        self.ended = -1  # the last cycle of the last kernel
         self.cycles = 0  # of the last kernel
         self.outcome: tuple[int, int, bool] | None = None
         self.waiting = ""  # what decode waits for, for reports
+        self.state = Decode.OFF  # what it does in the cycle that was stepped last, and up to the next, for traces
         self._chain: list[tuple] = []  # gathered stages
         self._sources: tuple[int, ...] = ()  # vector registers that the first stage reads
         self._ending: int | None = None  # fault code once a fault was decoded
@@ -134,14 +137,18 @@ class Sequencer:
         """Decode's cycle `now`; returns the next cycle it can act in, `NEVER` when fills or the link decide."""
         if not self.running:
             return NEVER
+        self.state = Decode.PIPELINE  # unless what follows says something else
         if self._ending is not None:
             return self._end(now)
         if self._draining:
+            self.state = Decode.DRAIN
             return self._finish_drain(now)
         fetch = self.fetch
         if now < fetch.at:
+            self.state = Decode.FETCH
             return fetch.at
         if fetch.pc != self.pc:
+            self.state = Decode.FETCH
             fetch.redirect(self.pc, now, self.loop)
             return fetch.at
         word = self.imem[self.pc]
@@ -183,24 +190,24 @@ class Sequencer:
 
     def _more(self, now: int) -> int:
         """The word leaves decode in cycle `now` and its instruction goes on."""
-        self.waiting = ""
+        self.waiting, self.state = "", Decode.WORD
         self.fetch.consume()
         self.pc = (self.pc + 1) % IMEM_WORDS
         return now + 1
 
     def _done(self, now: int) -> int:
         """The last word of an instruction leaves decode in cycle `now`."""
-        self.waiting = ""
+        self.waiting, self.state = "", Decode.WORD
         self.fetch.consume()
         self.pc = self.loop.next(self.pc + 1)
         return now + 1
 
-    def _event(self, what: str) -> int:
-        self.waiting = what
+    def _event(self, state: Decode, what: str) -> int:
+        self.waiting, self.state = what, state
         return NEVER
 
     def _fault(self, fault: Fault, now: int) -> int:
-        self._ending = fault
+        self._ending, self.state = fault, Decode.WORD
         return now + 1
 
     def _end(self, now: int) -> int:
@@ -208,13 +215,14 @@ class Sequencer:
         if now < self.board.idle:
             return self.board.idle
         if not self.drain.idle:
-            return self._event("the last drain to leave")
+            return self._event(Decode.DRAIN, "the last drain to leave")
         return self._finish(now, self._ending, True)
 
     def _finish(self, now: int, result: int, faulted: bool) -> int:
         self.settle(now)
         self.running = False
-        self.waiting = ""
+        self.ended = now
+        self.waiting, self.state = "", Decode.WORD
         self._ending = None
         self.cycles = now - self.started
         self.outcome = (now + 1, result, faulted)
@@ -259,29 +267,29 @@ class Sequencer:
         loop.count = self.path.scalar(word.va, now)
         loop.active = word.vb > 0
         self.pc = loop.top
-        self.waiting = ""
+        self.waiting, self.state = "", Decode.WORD
         self.fetch.redirect(self.pc, now, loop)
         return self.fetch.at
 
     def _barrier(self, word: Word, now: int) -> int:
         if self.fill.open:
-            return self._event("every fill to land")
+            return self._event(Decode.FILL, "every fill to land")
         return self._done(now)
 
     def _halt(self, word: Word, now: int) -> int:
         if self.board.idle > now:
             return self.board.idle
         if self.fill.open:
-            return self._event("every fill to land")
+            return self._event(Decode.FILL, "every fill to land")
         if not self.drain.idle:
-            return self._event("the last drain to leave")
+            return self._event(Decode.DRAIN, "the last drain to leave")
         return self._finish(now, now - self.started, False)
 
     def _start_fill(self, word: Word, now: int) -> int:
         if self.board.queue_empty > now:
             return self.board.queue_empty
         if self.fill.generating:
-            return self._event("the requests of the fill before")
+            return self._event(Decode.FILL, "the requests of the fill before")
         self.fill.launch(now, self.descriptors[word.ad], word.l1)
         return self._done(now)
 
@@ -291,22 +299,22 @@ class Sequencer:
         if clear > now:
             return clear
         if not self.fill.newest_only:
-            return self._event("the fill before the newest to land")
+            return self._event(Decode.FILL, "the fill before the newest to land")
         if not self.drain.idle:
-            return self._event("the drain before to leave")
+            return self._event(Decode.DRAIN, "the drain before to leave")
         self.settle(now)
         descriptor = self.descriptors[word.ad]
         if word.peer:
             self.drain.to_peer(now, descriptor, word.l1, word.x, word.y, word.buf, word.signal)
         else:
             self.drain.to_memory(now, descriptor, word.l1)
-        self._draining = True
+        self._draining, self.state = True, Decode.WORD
         return now + 1
 
     def _finish_drain(self, now: int) -> int:
         """A VDRAIN stays in decode up to the cycle of its last L1 read."""
         if self.drain.reading:
-            return self._event("room for the words of a drain")
+            return self._event(Decode.DRAIN, "room for the words of a drain")
         if now < self.drain.last_read:
             return self.drain.last_read
         self._draining = False
@@ -382,7 +390,7 @@ class Sequencer:
         if self.board.queue_free > now:
             return self.board.queue_free
         if not self.fill.newest_only:
-            return self._event("the fill before the newest to land")
+            return self._event(Decode.FILL, "the fill before the newest to land")
         phases = LANES // HALF if word.dtype == DType.FP32 else 1
         access = self.board.load(now, word.vd, self.chunks, phases)
         walk = self._walk(word, len(access))
@@ -393,7 +401,7 @@ class Sequencer:
         if self.board.queue_free > now:
             return self.board.queue_free
         if not self.fill.newest_only:
-            return self._event("the fill before the newest to land")
+            return self._event(Decode.FILL, "the fill before the newest to land")
         phases = LANES // HALF if word.dtype == DType.FP32 else 1
         access = self.board.store(now, word.vd, self.chunks, phases)
         walk = self._walk(word, len(access))

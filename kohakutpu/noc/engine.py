@@ -141,7 +141,8 @@ class Engine:
     """Advances every component; `skip=False` visits each one in each cycle, with equal results.
 
     `on_transfer(cycle, link, flit)`, when set, sees every accepted flit: the one source of traces. Within a
-    cycle its calls come in no particular order. `origin` is the first cycle after the last reset.
+    cycle its calls come in no particular order. `observer`, when set, is told of every simulated cycle: `before(now)`, and
+    `after(now, run)` with the blocks that were stepped. `origin` is the first cycle after the last reset.
     """
 
     def __init__(self, *, skip: bool = True):
@@ -150,6 +151,7 @@ class Engine:
         self.steps = 0
         self.cycles = 0  # visited, as opposed to passed
         self.on_transfer: Callable[[int, Link, Flit], None] | None = None
+        self.observer = None
         self.reset()
 
     def reset(self, cycles: int = 0) -> None:
@@ -182,6 +184,9 @@ class Engine:
     def cycle(self) -> None:
         """Simulate cycle `now`."""
         now = self.now
+        observer = self.observer
+        if observer is not None:
+            observer.before(now)
         self._upcoming = now + 1
         self.cycles += 1
         links, self.offered = self.offered, []
@@ -226,6 +231,8 @@ class Engine:
             following = component.step(now)
             if following < component.due:
                 schedule(component, following)
+        if observer is not None:
+            observer.after(now, run)
         self.now = now + 1
 
     @property

@@ -1,6 +1,7 @@
 """The `kohakutpu` command as a person meets it: what it prints, where it refuses, and its exit status."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -142,8 +143,13 @@ def test_a_trace_reads_as_text(call, tmp_path):
     status, text, _ = call("disasm", trace)
     assert status == 0
     lines = text.splitlines()
-    assert lines[0].startswith("# machine mm_mesh, ") and len(lines) == 1 + int(lines[0].split()[3])
+    cycles, flits, events, levels = (int(number) for number in re.findall(r", (\d+)", lines[0]))
+    assert lines[0].startswith("# machine mm_mesh, ") and len(lines) == 1 + flits + events
     assert any("cluster0.out" in line and "MEM_RD_REQ" in line for line in lines)
+    assert any("cluster0.begin" in line and "FILL txn" in line for line in lines)
+    status, text, _ = call("disasm", trace, "--levels")
+    assert status == 0 and len(text.splitlines()) == 1 + flits + events + levels
+    assert any("agent.credit" in line and line.endswith("= 32") for line in text.splitlines())
     (tmp_path / "cut.flits").write_bytes(trace.read_bytes()[:-9])
     status, _, err = call("disasm", tmp_path / "cut.flits")
     assert status == 2 and "cut.flits: byte" in err

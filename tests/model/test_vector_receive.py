@@ -158,7 +158,7 @@ def test_interleaving_published():
     assert image == placed((0, 100, 1))
     assert acks == []
     assert bench.core.receiver.fault
-    assert bench.core.receiver._burst is not None  # B's data word was taken for a descriptor
+    assert bench.core.receiver.burst is not None  # B's data word was taken for a descriptor
 
 
 def test_short_burst():

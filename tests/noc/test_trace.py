@@ -8,7 +8,11 @@ import pytest
 
 from kohakutpu.isa.flit import Flit, FlitType, node
 from kohakutpu.noc.engine import Component, Engine, Link
-from kohakutpu.noc.trace import CHUNK_RECORDS, Trace, TraceError, TraceWriter, machine_digest
+from kohakutpu.machine import from_yaml
+from kohakutpu.noc.trace import CHUNK_RECORDS, Event, Level, Trace, TraceError, TraceWriter, Transfer, machine_digest
+from kohakutpu.noc.trace_tracks import BEGIN, RETIRE, Track, tracks, value_text
+
+TRACKS = [Track("a", "level", "u"), Track("b", "span", "u"), Track("c", "event", "u")]
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +56,110 @@ def test_what_is_written_comes_back(tmp_path, machine, count):
     assert trace.links == [link.name for link in links]
     assert list(trace) == sorted((cycle, link.index, flit) for cycle, link, flit in events)
     assert list(trace) == list(trace), "a trace can be read twice"
+    assert trace.tracks == [] and trace.cycles == (events[-1][0] + 1 if events else 0)
     trace.require(machine)
+
+
+def mixed(count, seed=1):
+    """(horizon, record) in an order in which a run might find them, levels ahead of their time."""
+    chance = random.Random(seed)
+    found, taken, cycle = [], set(), 0
+    while len(found) < count:
+        cycle += chance.choice([0, 1, 1, 5])
+        for index in range(3):
+            if chance.random() < 0.5:
+                record = Level(cycle + chance.randrange(60), index, chance.getrandbits(64))
+            else:
+                record = Event(cycle, index, chance.getrandbits(64))
+            if (type(record), *record[:2]) not in taken:
+                taken.add((type(record), *record[:2]))
+                found.append((cycle, record))
+    return found
+
+
+def test_levels_and_events_come_back_in_order(tmp_path, machine):
+    found = mixed(2 * CHUNK_RECORDS)
+    with TraceWriter(tmp_path / "t", machine, some_links(), TRACKS) as writer:
+        for horizon, record in found:
+            writer.advance(horizon)
+            writer.add(record)
+    rank = {Transfer: 0, Level: 1, Event: 2}
+    expected = [record for _, record in found]
+    expected.sort(key=lambda record: (record.cycle, rank[type(record)], record.track))
+    trace = Trace(tmp_path / "t")
+    assert list(trace) == expected
+    assert {type(record) for record in trace} == {Level, Event}
+    assert trace.tracks == TRACKS and trace.levels + trace.events == trace.count == len(found)
+
+
+def test_when_a_record_is_found_does_not_show(tmp_path, machine):
+    """Chunks end where their records say, not where the writer happened to be."""
+    found = mixed(3 * CHUNK_RECORDS)
+    for name, records in (("early", found), ("late", sorted((record.cycle, record) for _, record in found))):
+        with TraceWriter(tmp_path / name, machine, some_links(), TRACKS) as writer:
+            for horizon, record in records:
+                writer.advance(horizon)
+                writer.add(record)
+    assert (tmp_path / "early").read_bytes() == (tmp_path / "late").read_bytes()
+
+
+def test_what_lies_behind_the_end_of_the_run_is_dropped(tmp_path, machine):
+    with TraceWriter(tmp_path / "t", machine, some_links(), TRACKS) as writer:
+        for cycle in (3, 9, 10):
+            writer.add(Level(cycle, 0, cycle))
+        writer.cycles = 10
+    trace = Trace(tmp_path / "t")
+    assert [record.cycle for record in trace] == [3, 9] and trace.cycles == 10
+
+
+def test_a_window_reads_its_chunks_only(tmp_path, machine):
+    links = some_links()
+    with TraceWriter(tmp_path / "t", machine, links, TRACKS) as writer:
+        for cycle in range(20 * CHUNK_RECORDS):
+            writer.advance(cycle)
+            writer.add(Event(cycle, 0, cycle))
+    trace = Trace(tmp_path / "t")
+    first, end = 7 * CHUNK_RECORDS + 5, 8 * CHUNK_RECORDS + 5
+    assert [record.cycle for record in trace.window(first, end)] == list(range(first, end))
+    assert len(list(trace.chunks(first, end))) == 2 and len(list(trace.chunks())) == 20
+    assert not list(trace.window(20 * CHUNK_RECORDS, None)) and not list(trace.window(0, 0))
+
+
+def test_a_viewer_needs_nothing_but_the_trace(tmp_path, machine):
+    write(tmp_path / "t", machine, some_links(), [])
+    assert from_yaml(Trace(tmp_path / "t").machine_yaml) == machine
+
+
+def test_the_first_version_is_refused_by_its_number(tmp_path):
+    (tmp_path / "t").write_bytes(b"KTPUFLIT" + bytes(100))
+    with pytest.raises(TraceError, match="a trace of version 1; this reader knows version 2"):
+        Trace(tmp_path / "t")
+
+
+def test_names_of_tracks_are_unique_and_owned(make_grid):
+    for agent in ("orchestrator", "bench"):
+        found = tracks(make_grid(3, 2), agent=agent)
+        assert len({track.name for track in found}) == len(found) > 20
+        assert all(track.name.startswith(f"{track.unit}.") for track in found)
+        assert {track.kind for track in found} == {"level", "span", "event"}
+    with pytest.raises(ValueError, match="'nobody': 'orchestrator' or 'bench'"):
+        tracks(make_grid(3, 2), agent="nobody")
+
+
+@pytest.mark.parametrize(
+    "track, value, text",
+    [
+        (Track("cluster0.begin", "event", "cluster0"), BEGIN.pack(op=2, last=1, txn=5), "GEMM txn 0x05 last"),
+        (Track("vector0.begin", "event", "vector0"), BEGIN.pack(op=3, last=0, txn=5), "RUN txn 0x05"),
+        (Track("vector0.begin", "event", "vector0"), BEGIN.pack(op=9, last=0, txn=5), "0x9 txn 0x05"),
+        (Track("vector0.retire", "event", "vector0"), RETIRE.pack(result=1, fault=1, last=0, txn=5), "result 0x1 txn 0x05 fault"),
+        (Track("vector0.decode", "span", "vector0"), 4, "= FILL (4)"),
+        (Track("cluster1.receive", "span", "cluster1"), 2, "= PEER_WAIT (2)"),
+        (Track("vector0.receive", "span", "vector0"), 1, "= 1"),
+    ],
+)
+def test_values_for_people(track, value, text):
+    assert value_text(track, value) == text
 
 
 def test_the_order_of_calls_within_a_cycle_does_not_show(tmp_path, machine):
