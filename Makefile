@@ -53,18 +53,18 @@ synth: $(READY)
 	@$(BIN)/kohakutpu synth $(MACHINE)
 
 test: $(READY)
-	@$(BIN)/python -m pytest -n 2 -m 'not slow and not gates'
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow and not gates'
 
 test-rtl: $(READY)
-	@$(BIN)/python -m pytest -n 2 -m 'gates and not slow'
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'gates and not slow'
 
 nightly: $(READY)
-	@$(BIN)/python -m pytest -n 2
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 SEED ?= $(shell date +%Y%m%d)
 regress: $(READY)
 	@echo 'seed $(SEED)'
-	@KOHAKUTPU_SEED=$(SEED) $(BIN)/python -m pytest -n 2 -m slow tests/rtl tests/sysnode
+	@KOHAKUTPU_SEED=$(SEED) $(BIN)/python -m pytest -n 2 --dist worksteal -m slow tests/rtl tests/sysnode
 
 GOLDEN ?= $(if $(wildcard ../shared/golden),../shared/golden,tests/data/golden)
 golden: $(READY)

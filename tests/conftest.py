@@ -5,9 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says how busy the machine is, and nothing about the code.
+settings.register_profile("kohakutpu", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("kohakutpu")
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLED = ROOT / "tests" / "data" / "golden"
+SLOW_LIMIT = 5400  # seconds for a test of `make nightly`; all others have pyproject.toml's
 FULL = ROOT.parent / "shared" / "golden"
 
 
@@ -23,6 +29,8 @@ def pytest_collection_modifyitems(items):
         path = item.path.relative_to(ROOT / "tests")
         if path.parts[0] == "rtl" or path.name.startswith("test_rtl_"):
             item.add_marker(pytest.mark.gates)
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_LIMIT))
 
 
 def pytest_report_header(config):
