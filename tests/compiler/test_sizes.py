@@ -1,6 +1,5 @@
 """What is too large is refused by name, before anything is counted out tile by tile."""
 
-import time
 from fractions import Fraction
 
 import pytest
@@ -68,13 +67,12 @@ ROOMY = {"memory": Dram(bytes=1 << 36)}
     ],
 )
 @pytest.mark.parametrize("lowering", ["default", "published"])
+@pytest.mark.timeout(120)  # who begins to unroll these is at it for hours
 def test_what_is_too_large_is_refused_at_once(made, shapes, knobs, machine, reason, lowering):
     if lowering == "published" and "part" in knobs:
         knobs, reason = {"part": 1024}, "8388608 instances of 1024 elements, above 1048576"
-    before = time.monotonic()
     with pytest.raises(CompileError, match=reason):
         compile_kernel(made, build_machine(**machine), shapes, knobs, Options(lowering))
-    assert time.monotonic() - before < 2
 
 
 def test_a_loop_that_grows_is_cut_off_while_it_is_unrolled(monkeypatch):
