@@ -45,7 +45,7 @@ class Life:
         """`scrub` first writes everything that could be read, so that what was there before does not matter."""
         self.unit = unit_of(sizes)
         self.chance = random.Random(f"{sizes} {seed}")
-        self.flits: list[tuple[int, Flit | None]] = []  # None: wait until the last instruction is the only one under way
+        self.flits: list[tuple[int, Flit | int]] = []  # a number: wait until so many instructions are under way
         self.now = 0
         self._operands(everything=scrub)
         if scrub:
@@ -57,8 +57,9 @@ class Life:
         for kind in self.chance.choices(list(kinds), list(kinds.values()), k=length):
             self.now += self.chance.choice([0, 0, 0, 1, 5, 40])
             kind()
+        self._bounds()
 
-    def _send(self, *flits: Flit | None) -> None:
+    def _send(self, *flits: Flit | int) -> None:
         self.flits += [(self.now, flit) for flit in flits]
 
     def _instruct(self, **fields) -> None:
@@ -126,7 +127,7 @@ class Life:
                        **pack_peers(peers) | {"npeer": count})  # fmt: skip
         listed = (peers + [0] * 3)[:count]
         if not all(AT < peer for peer in listed):
-            self._send(None, *answers(chance, eoff, n))
+            self._send(1, *answers(chance, eoff, n))
 
     def _gemm(self) -> None:
         self._instruct(**self._sweep(0))
@@ -159,11 +160,28 @@ class Life:
         pairs = self.unit.tiles - length // 2
         self._data(2, 2 * chance.choice([0, pairs - length % 2, chance.randrange(pairs)]), length, ack=chance.random() < 0.5)
 
+    def _bad_bursts(self) -> list[tuple[int, int, int]]:
+        """(buffer, offset, length) of bursts that are refused."""
+        a, b, tile = self._limits()
+        return [(3, 0, 2), (0, a - 1, 2), (1, b, 1), (2, tile - 2, 3), (2, 1, 2), (255, 0, 1), (0, 0xFFFF, 2), (1, b - 16, 256)]
+
+    def _limits(self) -> tuple[int, int, int]:
+        """Granules in each buffer."""
+        return 4 * self.unit.a_entries, 4 * self.unit.b_entries, 2 * self.unit.tiles
+
     def _bad_burst(self) -> None:
-        a, b, tile = 4 * self.unit.a_entries, 4 * self.unit.b_entries, 2 * self.unit.tiles
-        bad = [(3, 0, 2), (0, a - 1, 2), (1, b, 1), (2, tile - 2, 3), (2, 1, 2), (255, 0, 1), (0, 0xFFFF, 2), (1, 3, 256)]
-        buf, offset, length = self.chance.choice(bad)
-        self._data(buf, offset, length, ack=True)
+        self._data(*self.chance.choice(self._bad_bursts()), ack=True)
+
+    def _bounds(self) -> None:
+        """Every refused burst, and one up to the end of each buffer, each alone between two DRAINs: the next completion
+        tells which was refused. A DRAIN starts when everything before it has been added up and has left, so nothing
+        moves after the last."""
+        up_to_the_end = [(buf, limit - 2, 2) for buf, limit in enumerate(self._limits())]
+        for burst in self.chance.sample(bursts := self._bad_bursts() + up_to_the_end, len(bursts)):
+            self._instruct(op=Op.DRAIN, n=1)
+            self._send(0)
+            self._data(*burst, ack=True)
+        self._instruct(op=Op.DRAIN, n=1)
 
     def _ask(self) -> None:
         index, txn = self.chance.choice([0, 1, 2, 3, 3, 3, 4]), self.chance.getrandbits(8)
@@ -214,8 +232,8 @@ class World:
     def _pump(self) -> None:
         while self.waiting:
             at, flit = self.waiting[0]
-            if flit is None:
-                if self.credit != self.depth - 1:
+            if isinstance(flit, int):
+                if self.depth - self.credit != flit:
                     return
             elif flit.type != FlitType.CU_INST:
                 self.source.send(flit, at=at)

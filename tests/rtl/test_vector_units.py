@@ -65,7 +65,7 @@ class Units(wiring.Component):
         return m
 
 
-def run(golden, simulator="verilator", tests=None, units=64, exp2_wrap=False):
+def run(golden, simulator="verilator", tests=None, units=16, exp2_wrap=False):
     environment = {"golden": golden, "units": units, "exp2_wrap": exp2_wrap}
     top = Units(units=units, exp2_wrap=exp2_wrap)
     return run_bench(top, "bench_vector_units", name="vector_units", simulator=simulator, tests=tests, **environment)
