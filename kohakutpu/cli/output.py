@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 
 class OutputError(ValueError):
@@ -40,6 +44,23 @@ def write_atomically(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def text_atomically(path: Path) -> Iterator[TextIO]:
+    """A text file to write piece by piece under a temporary name beside `path`; renamed at the end. `NAME.gz` is compressed."""
+    check_writable(path)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        opened = gzip.open(name, "wt", compresslevel=3) if path.suffix == ".gz" else open(name, "w")
+        with opened as file:
+            yield file
         os.chmod(name, 0o644)
         os.replace(name, path)
     except BaseException:
