@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from importlib.metadata import version
 
@@ -13,7 +14,8 @@ from amaranth.lib.wiring import In, Out
 from kohakutpu import __version__
 from kohakutpu.machine import ClusterUnit, Dram, Machine, MemoryPort, Unit, to_yaml
 
-from . import emit
+from . import agent as agent_blocks
+from . import cluster, emit, host_port, memory_port, memory_window, orchestrator, router, vector
 from .agent import AgentPort, AgentSide
 from .cluster import Cluster
 from .emit import shared
@@ -24,6 +26,7 @@ from .memory_window import HOST_AXI, MemoryWindow
 from .merge import merge
 from .mesh import Mesh
 from .orchestrator import Orchestrator
+from .parameters import known_fault
 from .vector import VectorCore
 
 TOP = "kohakutpu"
@@ -62,17 +65,38 @@ def size_parameters(site: Machine | Dram | Unit | MemoryPort) -> dict[str, int]:
     return {item.name: getattr(site, item.name) for item in fields(site) if item.metadata}
 
 
+def planted_faults(machine: Machine, agent: str, routers: Iterable[str], faults: Mapping[str, str]) -> dict[str, dict]:
+    """{place: {parameter: the fault to plant, or None}} of every place of `machine`; refuses what is not there."""
+    places = {name: {"fault": router.FAULTS} for name in routers}
+    places |= {f"cluster{index}": {"fault": cluster.FAULTS} for index, _ in enumerate(machine.clusters)}
+    places |= {f"vector{index}": {"fault": vector.FAULTS} for index, _ in enumerate(machine.vectors)}
+    places |= {f"mag{index}": {"port": agent_blocks.FAULTS, "engine": memory_port.FAULTS} for index, _ in enumerate(machine.ports)}
+    control = {"fault": orchestrator.FAULTS, "host_port": host_port.FAULTS, "side": agent_blocks.FAULTS}
+    places["agent"] = {"fault": agent_blocks.FAULTS} if agent == "bench" else control
+    places["window"] = {"fault": memory_window.FAULTS}
+    if nowhere := faults.keys() - places.keys():
+        raise TypeError(f"faults at {', '.join(sorted(nowhere))}: {machine.name} has {', '.join(places)}")
+    planted = {}
+    for name, tables in places.items():
+        every = {fault: meaning for table in tables.values() for fault, meaning in table.items()}
+        fault = known_fault(name, faults.get(name), every)
+        planted[name] = {parameter: fault if fault in table else None for parameter, table in tables.items()}
+    return planted
+
+
 class MachineTop(wiring.Component):
     """`machine` in gates.
 
     Members: `dram`, AXI4 masters of the memory ports and, last, of the host's memory window; `window`, the AXI4 slave of
     that; `host`, the AXI4 slave of the orchestrator, or with `agent='bench'` a `BenchSignature` named `bench` instead.
 
-    `links` maps each link's name to its sender's interface, `engines` holds the memory engines by port. Raises
-    `MachineError` for a compile-only machine and `CannotBuild` for errata that the gates do not reproduce.
+    `links` maps each link's name to its sender's interface, `endpoints` each endpoint's to the component, `engines` holds
+    the memory engines by port. `faults` plants faults: {name of a router (`r21`), an endpoint, `agent` or `window`: fault of
+    a block there}. Raises `MachineError` for a compile-only machine, `CannotBuild` for errata that the gates do not
+    reproduce and `TypeError` for a fault that is not there.
     """
 
-    def __init__(self, machine: Machine, *, agent: str = "orchestrator"):
+    def __init__(self, machine: Machine, *, agent: str = "orchestrator", faults: Mapping[str, str] | None = None):
         if agent not in AGENTS:
             raise ValueError(f"agent {agent!r}: {' or '.join(map(repr, AGENTS))} is expected")
         if machine.errata - ERRATA:
@@ -82,35 +106,42 @@ class MachineTop(wiring.Component):
             )
         self.machine = machine
         self.agent = agent
-        self.mesh = Mesh(machine)
+        routers = {f"r{x:x}{y:x}": (x, y) for y in range(1, machine.ny + 1) for x in range(1, machine.nx + 1)}
+        self.planted = planted_faults(machine, agent, routers, faults or {})
+        self.mesh = Mesh(machine, faults={at: fault for name, at in routers.items() if (fault := self.planted[name]["fault"])})
         self.links = self.mesh.links
-        self.endpoints = {f"cluster{index}": self._unit(unit) for index, unit in enumerate(machine.clusters)}
-        self.endpoints |= {f"vector{index}": self._unit(unit) for index, unit in enumerate(machine.vectors)}
+        self.endpoints = {f"cluster{index}": self._unit(f"cluster{index}", unit) for index, unit in enumerate(machine.clusters)}
+        self.endpoints |= {f"vector{index}": self._unit(f"vector{index}", unit) for index, unit in enumerate(machine.vectors)}
         own = machine.agent.own_endpoint
-        self.ports = [shared(AgentPort, agent=not own, memory=True) for _ in machine.ports]
+        memory_bytes = machine.memory.bytes
+        self.ports, self.engines = [], []
+        for index, site in enumerate(machine.ports):
+            fault = self.planted[f"mag{index}"]
+            self.ports.append(shared(AgentPort, agent=not own, memory=True, fault=fault["port"]))
+            sizes = size_parameters(site)
+            self.engines.append(shared(MemoryEngine, memory_bytes=memory_bytes, **sizes, fault=fault["engine"]))
         self.endpoints |= {f"mag{index}": port for index, port in enumerate(self.ports)}
         self.agent_ports = self.ports
         if own:
             self.agent_ports = [shared(AgentPort, agent=True, memory=False)]
             self.endpoints["agent"] = self.agent_ports[0]
-        memory_bytes = machine.memory.bytes
-        self.engines = [shared(MemoryEngine, memory_bytes=memory_bytes, **size_parameters(site)) for site in machine.ports]
-        self.host_window = MemoryWindow(memory_bytes=memory_bytes)
+        self.host_window = MemoryWindow(memory_bytes=memory_bytes, **self.planted["window"])
         members = {"dram": Out(MEMORY_AXI).array(len(machine.ports) + 1), "window": In(HOST_AXI)}
         if agent == "bench":
             rows = (machine.agent.y,) if own else tuple(site.y for site in machine.ports)
-            self.control = AgentSide(rows=rows)
+            self.control = AgentSide(rows=rows, **self.planted["agent"])
             members["bench"] = Out(BenchSignature())
         else:
-            self.control = Orchestrator.of(machine)
+            self.control = Orchestrator.of(machine, **self.planted["agent"])
             members["host"] = self.control.signature.members["host"]
         super().__init__(members)
 
-    def _unit(self, unit: Unit) -> wiring.Component:
+    def _unit(self, name: str, unit: Unit) -> wiring.Component:
         place = {"x": unit.x, "y": unit.y, "port": self.machine.port_of(unit).xy}
         if isinstance(unit, ClusterUnit):
-            return Cluster(**place, **size_parameters(unit))
-        return VectorCore(**place, **size_parameters(unit), exp2_wrap="exp2-wrap" in self.machine.errata)
+            return Cluster(**place, **size_parameters(unit), **self.planted[name])
+        wrap = "exp2-wrap" in self.machine.errata
+        return VectorCore(**place, **size_parameters(unit), exp2_wrap=wrap, **self.planted[name])
 
     def elaborate(self, platform):
         m = Module()

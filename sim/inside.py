@@ -17,13 +17,22 @@ from cocotb.clock import Clock
 from cocotb.task import bridge, resume
 from cocotb.triggers import ClockCycles, Event, FallingEdge, First, RisingEdge, Timer
 
-from kohakutpu.isa.flit import Flit, type_name, xy
+from kohakutpu.isa.flit import Flit
+from kohakutpu.machine import Dram
+from kohakutpu.model.hang import flit_text, signal_text
 
+from . import port_rules
 from .dram import WORD_BYTES, Backdoor
 
 PERIOD = 4  # ns
 RESET_CYCLES = 10
 JOB_VARIABLE = "KOHAKUTPU_JOB"
+
+
+class BrokenRules(RuntimeError):
+    """Checkers have seen endpoints break the rules of their ports: a line for each endpoint and rule."""
+
+    exit_status = 1
 
 
 class Machine:
@@ -32,11 +41,13 @@ class Machine:
     Time stands at a falling edge between calls: `now` is the next cycle, the first that anything done now can touch.
     """
 
-    def __init__(self, dut, links: list[str], memory_bytes: int, ports: int):
+    def __init__(self, dut, links: list[str], endpoints: dict[str, tuple[int, int]], memory: Dram, ports: int):
         self.dut = dut
         self.ports = ports
         self.links = links
-        self.memory_bytes = memory_bytes
+        self.endpoints = endpoints
+        self.memory = memory
+        self.memory_bytes = memory.bytes
         self.received: list[tuple[int, Flit]] = []  # (cycle, flit) of what reached a bench
         self._arrived = Event()
         self.is_bench = hasattr(dut, "send_push")
@@ -154,19 +165,63 @@ class Machine:
             states.append((name, int(monitor.last_cycle.value), last, total, bool(monitor.stuck.value), counts))
         return states
 
+    def _words(self, name: str, width: int) -> list[int]:
+        """The parts of a port of the top that has `width` bits for each endpoint or memory port."""
+        port = getattr(self.dut, name)
+        word = int(port.value)
+        return [word >> at & (1 << width) - 1 for at in range(0, len(port), width)]
+
+    @property
+    def activity(self) -> int:
+        """Cycles in which a link or a memory port moved something."""
+        return int(self.dut.activity.value)
+
+    def moved_words(self) -> dict[str, list[int]]:
+        """Words that each memory port has `read` and `written`."""
+        return {kind: self._words(f"{kind}_words", 32) for kind in ("read", "written")}
+
+    def broken(self) -> str:
+        """A line for each rule that an endpoint has broken since reset."""
+        words = zip(self.endpoints, self._words("violations", port_rules.VIOLATIONS_WIDTH))
+        return "\n".join(filter(None, (port_rules.report(name, word) for name, word in words)))
+
+    def node_state(self) -> list[str]:
+        """What each endpoint is doing, as its checker knows it."""
+        moved, settled = self.moved_words(), int(self.dut.settled.value)
+        owed = [port_rules.owed(word) for word in self._words("owed", port_rules.OWED_WIDTH)]
+        states = [port_rules.state(word) for word in self._words("states", port_rules.STATE_WIDTH)]
+        lines = []
+        for (name, at), owes, state in zip(self.endpoints.items(), owed, states):
+            parts = []
+            if count := owes.get("instructions"):
+                parts.append(f"{count} instructions not completed, the oldest of cycle {state['since']} with txn {state['txn']:#04x}")
+            parts += [f"{owes[kind]} {kind.replace('_', ' ')} flits to send" for kind in ("write_data", "burst_data") if kind in owes]
+            if name.startswith("mag"):
+                port = int(name.removeprefix("mag"))
+                parts += [f"{moved[kind][port]} words {kind}" for kind in moved]
+                parts += [] if settled >> port & 1 else ["writes on their way into memory"]
+            parts += ["takes no flit"] if state["busy"] else []
+            parts += ["its own flit is not taken"] if state["blocked"] else []
+            lines.append(f"{name} ({at[0]},{at[1]}): {'; '.join(parts) or 'idle'}")
+            if state["signals"]:
+                last = signal_text((state["cycle"], state["code"], state["arg"]))
+                lines.append(f"  last signal raised: {last}, {state['signals']} in all")
+        return lines
+
     def report(self) -> str:
-        """Every link's last flit, which links are blocked, and how long nothing has moved."""
+        """Every node's state, broken rules, which links are blocked, and every link's last flit."""
         states = self.link_state()
-        lines = [f"cycle {self.now}: nothing has moved for {int(self.dut.quiet.value)} cycles", "blocked links:"]
-        blocked = [f"  {name} holds a flit" for name, _, _, _, stuck, _ in states if stuck]
-        lines += blocked or ["  none"]
-        lines.append("last flit on each link:")
-        lines += [
-            f"  {name}: cycle {cycle}, {type_name(flit.type)} {xy(flit.src)} to {xy(flit.dst)} txn {flit.txn:#04x} "
-            f"last {flit.last}, {total} in all"
-            for name, cycle, flit, total, _, _ in states
-            if flit is not None
-        ]
+        blocked = [f"{name} holds a flit" for name, _, _, _, stuck, _ in states if stuck]
+        last = [f"{name}: cycle {cycle}, {flit_text(flit)}, {total} in all" for name, cycle, flit, total, _, _ in states if flit]
+        sections = {
+            "nodes": self.node_state(),
+            "broken rules": self.broken().splitlines() or ["none"],
+            "blocked links": blocked or ["none"],
+            "last flit on each link": last,
+        }
+        lines = [f"cycle {self.now}: nothing has moved for {int(self.dut.quiet.value)} cycles"]
+        for title, items in sections.items():
+            lines += [f"{title}:", *(f"  {item}" for item in items)]
         return "\n".join(lines)
 
 
@@ -181,10 +236,15 @@ async def job(dut):
     """Run the job that the environment names; its result or its error goes back as a file."""
     path = Path(os.environ[JOB_VARIABLE])
     task = pickle.loads(path.read_bytes())
-    machine = Machine(dut, task["links"], task["memory_bytes"], task["ports"])
+    machine = Machine(dut, task["links"], task["endpoints"], task["memory"], task["ports"])
     await machine.start()
     try:
         outcome = "done", await bridge(call(task["job"]))(machine, **task["arguments"])
     except Exception as error:
         outcome = "failed", error
+    if broken := machine.broken():
+        if outcome[0] == "done":
+            outcome = "failed", BrokenRules(f"the job ended, but rules of ports were broken:\n{broken}")
+        else:
+            outcome[1].add_note(f"broken rules:\n{broken}")
     path.with_suffix(".result").write_bytes(pickle.dumps(outcome))

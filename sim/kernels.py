@@ -44,14 +44,16 @@ class RtlRun:
 
 
 def run_rtl(artifact: Artifact, machine: Machine, operands: Mapping[str, np.ndarray], *, simulator: str = "verilator",
-            timeout: int | None = None, trace: Path | None = None, seed: int = 1) -> RtlRun:  # fmt: skip
+            timeout: int | None = None, trace: Path | None = None, seed: int = 1,
+            faults: Mapping[str, str] | None = None) -> RtlRun:  # fmt: skip
     """Build `machine`'s gates (or take them from the cache) and run an artifact on them.
 
     `timeout` is the cycle budget of each wait; `trace` writes every transfer to a trace file; `seed` as
-    `machine.simulate` has it. Raises `NoAnswer` when a wait expires, `ToolchainError` without the simulator, `BenchError`
-    when it does not compile or crashes.
+    `machine.simulate` has it; `faults` as `rtl.top.MachineTop` has them. Raises `NoAnswer` when a wait expires,
+    `BrokenRules` when an endpoint broke a rule of its port, `ToolchainError` without the simulator, `BenchError` when it
+    does not compile or crashes.
     """
-    built = build(machine, simulator=simulator)
+    built = build(machine, simulator=simulator, faults=faults)
     with tempfile.TemporaryDirectory() as folder:
         flits = Path(folder) / "flits" if trace else None
         done = simulate(
@@ -71,7 +73,7 @@ def run_rtl(artifact: Artifact, machine: Machine, operands: Mapping[str, np.ndar
         if link in senders and counts
     }
     hops = sum(sum(counts.values()) for counts in done["links"].values())
-    read, written = (WORD_BYTES * sum(words) for words in done["words"])
+    read, written = (WORD_BYTES * sum(words) for words in done["words"].values())
     return RtlRun(
         done["run"], int(done["run"].elapsed), flits_sent, hops, read, written, done["accesses"], done["cycles"], done["seconds"]
     )
@@ -89,7 +91,6 @@ def execute(machine, artifact: Artifact, operands: Mapping[str, np.ndarray], tim
     return {
         "run": run, "seconds": seconds, "cycles": machine.now, "accesses": transport.accesses,
         "refused": int(machine.dut.refused.value),
-        "words": [[int(getattr(machine.dut, f"{kind}_words").value) >> 32 * i & 0xFFFF_FFFF for i in range(machine.ports)]
-                  for kind in ("read", "written")],
+        "words": machine.moved_words(),
         "links": {name: counts for name, _, _, _, _, counts in states},
     }  # fmt: skip

@@ -8,14 +8,16 @@ import os
 import pickle
 import sys
 import tempfile
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
 from kohakutpu.machine import Machine
+from rtl.mesh import endpoint_sites
 
 from . import monitor, runner
-from .machine_top import TOP, machine_verilog
+from .machine_top import TOP, Text, machine_verilog
 from .toolchain import BUILD, ROOT
 
 
@@ -23,53 +25,58 @@ SOURCES = ("rtl", "sim", "kohakutpu/isa", "kohakutpu/machine", "kohakutpu/format
 
 
 class Built(NamedTuple):
-    """A compiled machine; `links` are its links' names by index."""
+    """A compiled machine; names of its links and of its endpoints by index, as the simulation counts them."""
 
     machine: Machine
     simulator: str
     folder: Path
     links: list[str]
+    endpoints: list[str]
 
 
-def emitted(machine: Machine, agent: str) -> tuple[str, list[str]]:
-    """`machine_verilog(machine)`, kept under a digest of the machine and of every source that has a part in it."""
-    digest = hashlib.sha256(f"{machine!r} {agent} {sys.version} {version('amaranth')}".encode())
+def emitted(machine: Machine, agent: str, faults: Mapping[str, str] | None) -> Text:
+    """`machine_verilog`, kept under a digest of the machine and of every source that has a part in it."""
+    planted = sorted((faults or {}).items())
+    digest = hashlib.sha256(f"{machine!r} {agent} {planted} {sys.version} {version('amaranth')}".encode())
     for path in sorted(path for folder in SOURCES for path in (ROOT / folder).rglob("*")):
         if path.suffix in (".py", ".json"):
             digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
     kept = BUILD / "emitted" / f"{machine.name}-{agent}-{digest.hexdigest()[:24]}.json"
     if not kept.exists():
-        text, links = machine_verilog(machine, agent=agent)
+        text = machine_verilog(machine, agent=agent, faults=faults)
         kept.parent.mkdir(parents=True, exist_ok=True)
         partial = kept.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps({"links": links, "verilog": text}))
+        partial.write_text(json.dumps(text._asdict()))
         partial.replace(kept)
-    record = json.loads(kept.read_text())
-    return record["verilog"], record["links"]
+    return Text(**json.loads(kept.read_text()))
 
 
-def build(machine: Machine, *, simulator: str, agent: str = "orchestrator", waves: bool = False) -> Built:
+def build(machine: Machine, *, simulator: str, agent: str = "orchestrator", waves: bool = False,
+          faults: Mapping[str, str] | None = None) -> Built:  # fmt: skip
     """Emit and compile `machine`; taken from the cache when its Verilog is the same.
 
-    `agent` is 'orchestrator', or 'bench' for a job that injects flits in its place.
+    `agent` is 'orchestrator', or 'bench' for a job that injects flits in its place; `faults` as `rtl.top.MachineTop` has
+    them.
     """
-    text, links = emitted(machine, agent)
+    text = emitted(machine, agent, faults)
     public = "\n".join([runner.control_file(TOP), *monitor.PUBLIC, ""])
-    return Built(machine, simulator, runner.build(text, top=TOP, simulator=simulator, waves=waves, public=public), links)
+    folder = runner.build(text.verilog, top=TOP, simulator=simulator, waves=waves, public=public)
+    return Built(machine, simulator, folder, text.links, text.endpoints)
 
 
 def simulate(built: Built, job: str, *, seed: int = 1, flits: Path | None = None, waves: bool = False,
              search: list[Path] | None = None, **arguments):  # fmt: skip
     """Run `job` ("module:function") on a machine out of reset; returns what it returns, raises what it raises.
 
+    Raises `BrokenRules` when a checker has seen a broken rule by the end of a job that raised nothing.
     `flits` is a path prefix: every transfer is written to `FLITS.INDEX`, a file for each link.
     """
     with tempfile.TemporaryDirectory(dir=built.folder, prefix="job-") as name:
         path = Path(name) / "job.task"
         machine = built.machine
         task = {
-            "job": job, "arguments": arguments, "links": built.links, "memory_bytes": machine.memory.bytes,
-            "ports": len(machine.ports),
+            "job": job, "arguments": arguments, "links": built.links, "memory": machine.memory, "ports": len(machine.ports),
+            "endpoints": {name: endpoint_sites(machine)[name] for name in built.endpoints},
         }  # fmt: skip
         path.write_bytes(pickle.dumps(task))
         runner.run(

@@ -25,6 +25,14 @@ RULES = {
 OWED = ("instructions", "write_data", "burst_data")
 OWED_BITS = 16
 
+# What a hang report says of a node besides, lowest first: it takes no flit; its own flit is not taken; txn of the oldest
+# instruction and the cycle in which it arrived; signals raised, and code, argument and cycle of the last.
+CYCLE_BITS = 32
+STATE = {
+    "busy": 1, "blocked": 1, "txn": 8, "since": CYCLE_BITS, "signals": 16, "code": 8, "arg": 32, "cycle": CYCLE_BITS,
+}  # fmt: skip
+VIOLATIONS_WIDTH, OWED_WIDTH, STATE_WIDTH = COUNTER_BITS * len(RULES), OWED_BITS * len(OWED), sum(STATE.values())
+
 
 def violations(word: int) -> dict[str, int]:
     """The rules that were broken and how often (255 is 255 or more), from a checker's `violations`."""
@@ -36,6 +44,15 @@ def owed(word: int) -> dict[str, int]:
     """What is outstanding, from a checker's `owed`; empty when everything was completed."""
     counts = {name: word >> (OWED_BITS * i) & ((1 << OWED_BITS) - 1) for i, name in enumerate(OWED)}
     return {name: count for name, count in counts.items() if count}
+
+
+def state(word: int) -> dict[str, int]:
+    """The fields of a checker's `state`."""
+    fields = {}
+    for name, bits in STATE.items():
+        fields[name] = word & ((1 << bits) - 1)
+        word >>= bits
+    return fields
 
 
 def report(where: str, violations_word: int) -> str:

@@ -12,7 +12,7 @@ from kohakutpu.isa import registers
 
 from .inside import PERIOD, Machine
 
-ACCESS_BUDGET = 10_000  # cycles that one AXI burst may take
+SILENCE = 10_000  # cycles that an AXI burst may wait, besides the memory's own, while nothing moves
 DIAGNOSED = (registers.PROG_STAT, registers.PROG_CRED, registers.RX_STATUS, registers.AUX_STAT)
 
 
@@ -52,11 +52,15 @@ class RtlTransport(Transport):
     def pause(self) -> None:
         self.machine.advance(POLL_INTERVAL)
 
-    async def _finish(self, access, beats: int, what: str):
-        budget = ACCESS_BUDGET + 4 * beats
-        limit = Timer(budget * PERIOD, "ns")
-        if await First(access.wait(), limit) is limit:
-            raise TransportError(f"{what} was not answered within {budget} cycles\n{self.machine.report()}")
+    async def _finish(self, access, what: str):
+        memory = self.machine.memory
+        budget = SILENCE + memory.latency + memory.cycles_per_word
+        limit, moved = None, None
+        done = access.wait()
+        while await First(done, limit := Timer(budget * PERIOD, "ns")) is limit:
+            moved, before = self.machine.activity, moved
+            if moved == before:
+                raise TransportError(f"{what} was not answered, and nothing has moved for {budget} cycles\n{self.machine.report()}")
         response = access.data
         if response.resp != AxiResp.OKAY:
             raise TransportError(f"{what} was answered with {AxiResp(response.resp).name}")
@@ -65,12 +69,17 @@ class RtlTransport(Transport):
     async def _write_later(self, window: str, offset: int, data: bytes) -> None:
         self.accesses += len(data) // 8 if window == "control" else 0
         access = self._masters[window].init_write(offset, data)
-        await self._finish(access, len(data) // 8, f"a write of {len(data)} bytes at {window} address {offset:#x}")
+        await self._finish(access, f"a write of {len(data)} bytes at {window} address {offset:#x}")
 
     async def _read_later(self, window: str, offset: int, length: int) -> bytes:
         self.accesses += length // 8 if window == "control" else 0
         access = self._masters[window].init_read(offset, length)
-        return (await self._finish(access, length // 8, f"a read of {length} bytes at {window} address {offset:#x}")).data
+        return (await self._finish(access, f"a read of {length} bytes at {window} address {offset:#x}")).data
+
+    @property
+    def progress(self) -> int:
+        """Cycles in which links or memory ports moved something; polling is none."""
+        return self.machine.activity
 
     def diagnose(self) -> str:
         """What the control agent's registers say, and the links."""

@@ -70,8 +70,9 @@ class Observer:
 
 async def start(dut):
     links = await Links.start(
-        dut, sources=[f"{name}_out" for name in SITES], sinks=[f"{name}_in" for name in SITES], checks=()
-    )
+        dut, sources=[f"{name}_out" for name in SITES], sinks=[f"{name}_in" for name in SITES],
+        checks=[f"{name}_" for name in SITES],
+    )  # fmt: skip
     Observer(dut, links)
     return links
 
@@ -87,6 +88,7 @@ async def play(links, traffic, busy, budget):
     arrived = lambda: sum(len(sink.received) for sink in links.sinks.values())  # noqa: E731
     await links.until(lambda: arrived() >= traffic.count, budget, f"the arrival of {traffic.count} flits")
     await links.step(50)
+    await links.finish()
     delivered(links, traffic)
     compare(links.transfers, run_mesh(MACHINE, traffic.sends, busy, links.cycle))
 
@@ -173,6 +175,7 @@ async def a_reset_empties_the_mesh(dut):
             for at, flit in items:
                 links.sources[f"{name}_out"].send(flit, at=at)
         await links.step(chance.randint(11, 60))
+        await links.finish()
         compare(links.transfers, run_mesh(MACHINE, traffic.sends, busy, links.cycle))
 
 
@@ -188,4 +191,5 @@ async def every_destination_leads_somewhere(dut):
         for at, flit in items:
             links.sources[f"{name}_out"].send(flit, at=at)
     await links.step(1200)
+    await links.finish()
     assert compare(links.transfers, run_mesh(MACHINE, traffic.sends, {}, links.cycle)) > 1024

@@ -117,6 +117,7 @@ async def recorded_kernels(dut):
         await links.step(2 * LATENCY)
         memory = dict(bench.memory)
         l1 = await bench.show_l1()
+        assert not links.broken(), f"{program.name}: {links.broken()}"
 
         model, _ = replay(program)
         expected = (model.completions()[-1].code, model.completions()[-1].arg)

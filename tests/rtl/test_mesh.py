@@ -44,6 +44,11 @@ def test_every_planted_fault_is_found(fault):
         run(2, 2, "icarus", faults={(2, 1): fault})
 
 
+def test_the_port_checker_names_a_router_that_does_not_hold():
+    with pytest.raises(BenchError, match="_: in_changed, "):
+        run(2, 2, "icarus", faults={(2, 1): "lost-hold"}, tests=["flood"])
+
+
 @pytest.mark.parametrize("nx, ny", [(1, 1), (2, 2), (4, 3), (1, 14), (14, 14)])
 def test_masked_turns_are_the_model_s(nx, ny):
     for y in range(1, ny + 1):

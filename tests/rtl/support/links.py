@@ -88,8 +88,8 @@ class Links:
 
     `transfers` lists (cycle, link name, flit) of everything that moved; `each_cycle` holds functions of the cycle that
     are called at its falling edge, after transfers were noted and before the next flits are chosen. `checks` are the
-    checked endpoints' prefixes on the top, without `check__`; in a share `probing` of all cycles each of them is shown
-    another flit for a moment, of one of `probe_types`, and its `busy` must not move.
+    checked endpoints' prefixes on the top, without `check__`; in a share `probing` of all cycles each that can be probed is
+    shown another flit for a moment, of one of `probe_types`, and its `busy` must not move.
     """
 
     def __init__(self, dut, sources: Iterable[str], sinks: Iterable[str], checks: Iterable[str], probing: float,
@@ -100,7 +100,8 @@ class Links:
         self.transfers: list[tuple[int, str, Flit]] = []
         self.each_cycle: list[Callable[[int], None]] = []
         self.checks = list(checks)
-        self.probing = probing if self.checks else 0.0
+        self.probed = [prefix for prefix in self.checks if hasattr(dut, f"{prefix}check__probe")]
+        self.probing = probing if self.probed else 0.0
         self.probe_types = probe_types
         self.probes = 0
         self.chance = random.Random(0)
@@ -114,7 +115,7 @@ class Links:
                     probe_types: Sequence[int] = range(16)) -> Links:  # fmt: skip
         """Start the clock and reset; returns before anything of cycle 0 was done."""
         links = cls(dut, sources, sinks, checks, probing, probe_types)
-        for prefix in links.checks:
+        for prefix in links.probed:
             links._check(prefix, "probe").value = 0
         for source in links.sources.values():
             source.next_flit.value = 0
@@ -200,22 +201,22 @@ class Links:
         await settle
         # what is on offer by itself may be of a type that `busy` may tell apart
         every = len(self.probe_types) == 16
-        before = [int(self._check(prefix, "busy").value) for prefix in self.checks] if every else None
+        before = [int(self._check(prefix, "busy").value) for prefix in self.probed] if every else None
         for valid in (1, 0, 1):
             kind = self.chance.choice(self.probe_types)
-            for prefix in self.checks:
+            for prefix in self.probed:
                 self._check(prefix, "probe").value = 1
                 self._check(prefix, "probe_valid").value = valid
                 self._check(prefix, "probe_type").value = kind
             await settle
-            seen = [int(self._check(prefix, "busy").value) for prefix in self.checks]
+            seen = [int(self._check(prefix, "busy").value) for prefix in self.probed]
             before = before or seen
-            for prefix, then, now in zip(self.checks, before, seen):
+            for prefix, then, now in zip(self.probed, before, seen):
                 assert now == then, (
                     f"{prefix or 'endpoint'}: cycle {self.cycle}: busy is a function of the offered flit: {then} "
                     f"became {now} for valid {valid}, type {kind:#x}"
                 )
-        for prefix in self.checks:
+        for prefix in self.probed:
             self._check(prefix, "probe").value = 0
         await settle
         self.probes += 1
@@ -237,6 +238,6 @@ class Links:
         """Step until `condition()`; returns the cycles it took. `budget` is the watchdog."""
         start = self.cycle
         while not condition():
-            assert self.cycle - start < budget, f"{what} was not reached within {budget} cycles"
+            assert self.cycle - start < budget, f"{what} was not reached within {budget} cycles\n{self.broken()}"
             await self.step()
         return self.cycle - start

@@ -6,10 +6,13 @@ from amaranth import Cat, Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
+from kohakutpu.isa.flit import node
 from kohakutpu.machine import Agent, Machine, MemoryPort, VectorUnit
+from rtl.emit import shared
 from rtl.link import FLIT
 from rtl.mesh import Mesh, endpoint_sites, router_port
 from rtl.router import PORTS
+from sim.port_checker import PortChecker, VerdictSignature, watch
 
 
 def grid(nx: int, ny: int, fifo_depth: int) -> Machine:
@@ -31,7 +34,10 @@ def inner_links(machine: Machine) -> list[str]:
 
 
 class MeshTop(wiring.Component):
-    """The members of `Mesh`, and the flit of each link between routers or to an empty site; `moved` has a bit each."""
+    """The members of `Mesh`, and the flit of each link between routers or to an empty site; `moved` has a bit each.
+
+    `NAME_check` is what the checker of each endpoint's port says: the mesh keeps its links' rules, and the bench its own.
+    """
 
     def __init__(self, machine: Machine, *, faults=None):
         self.mesh = Mesh(machine, faults=faults)
@@ -40,6 +46,7 @@ class MeshTop(wiring.Component):
         members = dict(self.mesh.signature.members)
         members["moved"] = Out(len(self.inner))
         members |= {f"{name.replace('.', '_')}_seen": Out(FLIT.size) for name in self.inner}
+        members |= {f"{name}_check": Out(VerdictSignature()) for name in self.mesh.sites}
         super().__init__(members)
 
     def elaborate(self, platform):
@@ -47,6 +54,16 @@ class MeshTop(wiring.Component):
         m.submodules.mesh = mesh = self.mesh
         for name in mesh.signature.members:
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(mesh, name))
+        for name, (x, y) in mesh.sites.items():
+            checker = shared(PortChecker, unit=False, named=True, bound=None, outstanding=1)
+            m.submodules[f"{name}_checker"] = checker
+            verdict = getattr(self, f"{name}_check")
+            m.d.comb += [
+                *watch(checker, getattr(mesh, f"{name}_in"), getattr(mesh, f"{name}_out")),
+                checker.node.eq(node(x, y)),
+                verdict.violations.eq(checker.violations),
+                verdict.owed.eq(checker.owed),
+            ]
         moves = []
         for name in self.inner:
             link = mesh.links[name]
