@@ -3,14 +3,13 @@
 PYTHON ?= python3
 MACHINE ?= mm_mesh
 FAULT ?=
-# The gates of a large machine compile for a long time, so they run unasked only where they are small.
-ENGINE ?= $(if $(FAULT),model,$(if $(filter mm_mesh,$(MACHINE)),both,model))
+ENGINE ?= $(if $(FAULT),model,both)
 SIM ?= verilator
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help env sim rtl synth test nightly regress golden bench clean
+.PHONY: help env sim rtl synth test test-models nightly regress golden bench clean
 
 help:
 	@echo 'make env                               set up .venv'
@@ -19,7 +18,7 @@ help:
 	@echo 'make rtl MACHINE=mm_mesh               the Verilog of a machine, as build/MACHINE.v'
 	@echo 'make synth MACHINE=mm_mesh             LUTs, registers, memories and DSPs by block'
 	@echo 'make test                              the test suite (under 25 minutes on two cores)'
-	@echo 'make test-rtl                          the benches of the gates (longer)'
+	@echo 'make test-models                       what of it needs no gates (two minutes)'
 	@echo 'make nightly                           the long regressions'
 	@echo 'make regress [SEED=number]             the long regressions of the RTL alone, ten times the random traffic'
 	@echo 'make golden [GOLDEN=dir]               every golden vector in a directory'
@@ -53,10 +52,10 @@ synth: $(READY)
 	@$(BIN)/kohakutpu synth $(MACHINE)
 
 test: $(READY)
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow and not gates'
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
 
-test-rtl: $(READY)
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'gates and not slow'
+test-models: $(READY)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow and not gates'
 
 nightly: $(READY)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal

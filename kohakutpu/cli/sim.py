@@ -9,6 +9,8 @@ twin. On one without vector cores the plain matrix product, since an epilogue ha
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from kohakutpu.compiler import compile_kernel
@@ -50,16 +52,16 @@ def cases(machine: Machine) -> list[tuple[str, str, dict[str, object], dict[str,
     raise ArgumentError(f"{machine.name} has no cluster: the example kernels are matrix products")
 
 
-def run_engines(args: argparse.Namespace, artifact: Artifact, machine: Machine, operands: dict, title: str) -> dict[str, object]:
-    """What each engine that was asked for gave, by its name."""
-    results = {}
+def run_engines(args: argparse.Namespace, artifact: Artifact, machine: Machine, operands: dict, title: str) -> Iterator[tuple]:
+    """(engine, what it gave) for each engine that was asked for, as it is done."""
     if args.engine != "rtl":
         with rounds(f"{title} {artifact.kernel}") as progress:
-            results["model"] = run_model(artifact, machine, operands, faults=args.fault, progress=progress)
+            yield "model", run_model(artifact, machine, operands, faults=args.fault, progress=progress)
     if args.engine != "model":
         run_rtl = gates("sim.kernels").run_rtl
-        results["rtl"] = run_rtl(artifact, machine, operands, simulator=args.simulator)
-    return results
+        note = f"{title}: the gates of {machine.name} under {args.simulator}; their first compile takes minutes, later ones are kept"
+        print(note, file=sys.stderr, flush=True)
+        yield "rtl", run_rtl(artifact, machine, operands, simulator=args.simulator)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -72,9 +74,8 @@ def main(args: argparse.Namespace) -> int:
         kernel = load_kernel(reference)
         operands = {name: read_array(name, str(EXAMPLES / file)) for name, file in files.items()}
         artifact = compile_kernel(kernel, machine, {n: a.shape for n, a in operands.items()}, knobs)
-        results = run_engines(args, artifact, machine, operands, title)
         image = run_reference(kernel, knobs, operands, machine)
-        for engine, result in results.items():
+        for engine, result in run_engines(args, artifact, machine, operands, title):
             name = engine if engine == "model" else f"rtl ({args.simulator})"
             print(f"{title}:", end=" ")
             print_machine(artifact, result, name)
