@@ -32,7 +32,7 @@ from .vector import VectorCore
 TOP = "kohakutpu"
 DIGEST_LABEL = "sha256 of the text below this header: "
 AGENTS = ("orchestrator", "bench")
-ERRATA = frozenset({"exp2-wrap"})  # what the gates can reproduce
+ERRATA = vector.ERRATA  # what the gates can reproduce
 
 
 class CannotBuild(ValueError):
@@ -140,8 +140,8 @@ class MachineTop(wiring.Component):
         place = {"x": unit.x, "y": unit.y, "port": self.machine.port_of(unit).xy}
         if isinstance(unit, ClusterUnit):
             return Cluster(**place, **size_parameters(unit), **self.planted[name])
-        wrap = "exp2-wrap" in self.machine.errata
-        return VectorCore(**place, **size_parameters(unit), exp2_wrap=wrap, **self.planted[name])
+        errata = self.machine.errata
+        return VectorCore(**place, **size_parameters(unit), errata=errata, **self.planted[name])
 
     def elaborate(self, platform):
         m = Module()

@@ -5,6 +5,8 @@ Timing: docs/microarchitecture/vector-core.md, cycle for cycle; behaviour: spec,
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from amaranth import Array, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
@@ -30,6 +32,8 @@ from .vector_walk import Descriptors, StepWalker
 
 VERSION = 0x04
 BUFFERS = 1
+BUFFERS_PUBLISHED = 2
+ERRATA = frozenset({"exp2-wrap", "reject-silent", "caps-buffers"})  # what a core can reproduce
 WORD = 24
 HALF = 8  # FP32 elements of a word
 LOAD_STAGES = 3  # from the L1 read to the register write
@@ -68,22 +72,21 @@ FAULTS = {name: meaning for name, (meaning, _, _) in PLANTED.items()}
 class VectorCore(wiring.Component):
     """A vector core at (`x`, `y`) bound to the memory port at `port`; sizes as `machine.VectorUnit` has them.
 
-    `exp2_wrap` reproduces the published exp2 for 128 <= abs(x) < 256 (errata: exp2-wrap). `fault` is a name of
-    `FAULTS`, or a signal that chooses one while the core runs: 0 for none, else its position from 1 on. Members:
-    `in_link`, `out_link`.
+    `errata` names those of `ERRATA` that it reproduces (`kohakutpu.errata`). `fault` is a name of `FAULTS`, or a signal
+    that chooses one while the core runs: 0 for none, else its position from 1 on. Members: `in_link`, `out_link`.
     """
 
     def __init__(self, *, x: int, y: int, port: tuple[int, int], l1_words: int, inst_depth: int, recv_depth: int,
-                 exp2_wrap: bool = False, fault: str | Value | None = None):  # fmt: skip
+                 errata: Collection[str] = (), fault: str | Value | None = None):  # fmt: skip
         power_of_two("VectorCore", 64, 512, l1_words=l1_words)
-        if not isinstance(exp2_wrap, bool):
-            raise TypeError(f"VectorCore exp2_wrap must be a bool, not {exp2_wrap!r}")
+        if unknown := set(errata) - ERRATA:
+            raise TypeError(f"VectorCore has no errata {', '.join(sorted(unknown))}; there are: {', '.join(sorted(ERRATA))}")
         self.planted = self._numbered(fault)
         self.at = {"x": x, "y": y}
         self.port = port
         self.l1_words = l1_words
         self.depths = {"inst_depth": inst_depth, "recv_depth": recv_depth}
-        self.exp2_wrap = exp2_wrap
+        self.errata = frozenset(errata)
         super().__init__({"in_link": In(LinkSignature()), "out_link": Out(LinkSignature())})
 
     @staticmethod
@@ -103,20 +106,23 @@ class VectorCore(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         sizes = {**self.at, "l1_words": self.l1_words}
+        buffers = BUFFERS_PUBLISHED if "caps-buffers" in self.errata else BUFFERS
         m.submodules.base = base = EndpointBase(
-            **self.at, unit_type=UnitType.VECTOR, version=VERSION, buffers=BUFFERS, **self.depths
+            **self.at, unit_type=UnitType.VECTOR, version=VERSION, buffers=buffers, **self.depths
         )
         m.submodules.fetch = fetch = Fetch(**self._bug("fetch"))
         m.submodules.decode = decode = Decode(**self._bug("decode"))
         m.submodules.descriptors = descriptors = Descriptors()
         m.submodules.issue = issue = Issue(**self._bug("issue"))
-        m.submodules.lanes = lanes = Lanes(exp2_wrap=self.exp2_wrap, **self._bug("lanes"))
+        m.submodules.lanes = lanes = Lanes(exp2_wrap="exp2-wrap" in self.errata, **self._bug("lanes"))
         m.submodules.registers = registers = Registers(**self._bug("registers"))
         m.submodules.tree = tree = ReductionTree(**self._bug("tree"))
         m.submodules.l1 = l1 = L1(words=self.l1_words, **self._bug("l1"))
         m.submodules.fill = fill = FillEngine(**sizes, port=self.port, **self._bug("fill"))
         m.submodules.drain = drain = DrainEngine(**sizes, port=self.port, **self._bug("drain"))
-        m.submodules.receiver = receiver = Receiver(**sizes, **self._bug("receiver"))
+        m.submodules.receiver = receiver = Receiver(
+            **sizes, reject_silent="reject-silent" in self.errata, **self._bug("receiver")
+        )
         wiring.connect(m, wiring.flipped(self.in_link), base.in_link)
         wiring.connect(m, wiring.flipped(self.out_link), base.out_link)
 

@@ -27,13 +27,16 @@ class Receiver(wiring.Component):
     """Frames bursts for the unit at (`x`, `y`).
 
     Members: `take` and `flit` in, a CU_DATA flit; `write` and `at` out, its payload goes to L1; `raised`, F_CUDATA is
-    raised; `full`, no flit may be taken; `ack`, `ack_valid` out and `ack_sent` in. Deliberate bugs, while high:
+    raised; `full`, no flit may be taken; `ack`, `ack_valid` out and `ack_sent` in. `reject_silent` frames as published
+    (errata: reject-silent): by count alone, and nothing refused is acknowledged. Deliberate bugs of ours, while high:
     `refused_silent` does not acknowledge what was refused, `last_ignored` does not end a burst that is short.
     """
 
-    def __init__(self, *, x: int, y: int, l1_words: int, refused_silent: Value = OFF, last_ignored: Value = OFF):
+    def __init__(self, *, x: int, y: int, l1_words: int, reject_silent: bool = False, refused_silent: Value = OFF,
+                 last_ignored: Value = OFF):  # fmt: skip
         self.node = node(x, y)
         self.l1_words = l1_words
+        self.reject_silent = reject_silent
         self.refused_silent = refused_silent
         self.last_ignored = last_ignored
         super().__init__(
@@ -87,28 +90,43 @@ class Receiver(wiring.Component):
         ]
         m.submodules.acks = acks = shared(Fifo, width=ANSWER.size, depth=ACKS)
         answering = Signal(ENDING)
-        with m.If(self.take & active & (source == sender)):
-            m.d.comb += [self.write.eq(1), write.data.eq(ending), answering.eq(ending)]
-            m.d.sync += [at.eq(at + 1), left.eq(left - 1)]
-            final = left == 0
-            m.d.comb += self.raised.eq(final ^ flit.last)
-            with m.If(final | (flit.last & ~self.last_ignored)):
-                m.d.sync += active.eq(0)
+        if self.reject_silent:
+            writing = Signal()
+            m.d.comb += answering.eq(ending)
+            with m.If(self.take & active):
+                m.d.comb += [
+                    self.write.eq(writing & (source == sender)),
+                    self.raised.eq(writing & (source != sender)),
+                    acks.push.eq(self.write & (left == 0) & ending.signal),
+                ]
+                m.d.sync += [writing.eq(self.write), at.eq(at + 1), left.eq(left - 1), active.eq(left != 0)]
+            with m.Elif(self.take):
+                m.d.comb += self.raised.eq(~fits)
+                m.d.sync += [active.eq(1), writing.eq(fits), sender.eq(source), ending.eq(opened)]
+                m.d.sync += [at.eq(head.offset), left.eq(head.len)]
+        else:
+            with m.If(self.take & active & (source == sender)):
+                m.d.comb += [self.write.eq(1), write.data.eq(ending), answering.eq(ending)]
+                m.d.sync += [at.eq(at + 1), left.eq(left - 1)]
+                final = left == 0
+                m.d.comb += self.raised.eq(final ^ flit.last)
+                with m.If(final | (flit.last & ~self.last_ignored)):
+                    m.d.sync += active.eq(0)
+                    with m.If(flit.last):
+                        m.d.comb += acks.push.eq(ending.signal)
+                    with m.Else():
+                        m.d.sync += refused.eq(refused | place)
+                        m.d.comb += write.en.eq(1)
+            with m.Elif(self.take & is_refused):
+                m.d.comb += answering.eq(known)
                 with m.If(flit.last):
-                    m.d.comb += acks.push.eq(ending.signal)
-                with m.Else():
-                    m.d.sync += refused.eq(refused | place)
-                    m.d.comb += write.en.eq(1)
-        with m.Elif(self.take & is_refused):
-            m.d.comb += answering.eq(known)
-            with m.If(flit.last):
-                m.d.sync += refused.eq(refused & ~place)
-                m.d.comb += acks.push.eq(known.signal & ~self.refused_silent)
-        with m.Elif(self.take & ~active & fits):
-            m.d.sync += [active.eq(1), sender.eq(source), ending.eq(opened), at.eq(head.offset), left.eq(head.len)]
-        with m.Elif(self.take):
-            m.d.sync += refused.eq(refused | place)
-            m.d.comb += [self.raised.eq(1), write.data.eq(opened), write.en.eq(1)]
+                    m.d.sync += refused.eq(refused & ~place)
+                    m.d.comb += acks.push.eq(known.signal & ~self.refused_silent)
+            with m.Elif(self.take & ~active & fits):
+                m.d.sync += [active.eq(1), sender.eq(source), ending.eq(opened), at.eq(head.offset), left.eq(head.len)]
+            with m.Elif(self.take):
+                m.d.sync += refused.eq(refused | place)
+                m.d.comb += [self.raised.eq(1), write.data.eq(opened), write.en.eq(1)]
 
         # ---- acknowledgements ----------------------------------------------------------------------------------------
         answer = Signal(ANSWER)

@@ -1,6 +1,7 @@
 """Cocotb side of the vector core bench: gates and model live the same life, flit for flit and cycle for cycle."""
 
 import os
+import random
 from bisect import bisect_left
 from functools import cache
 
@@ -9,8 +10,10 @@ from support.links import Links, bursts, stutter
 from support.models import Peer, compare
 from vector_scenario import AT, HOST, INST_DEPTH, PORT, RECV_DEPTH, World
 
+from kohakutpu.errata import parse
 from kohakutpu.isa import vector as isa
 from kohakutpu.isa.flit import Flit, FlitType
+from kohakutpu.isa.signals import CU_CTRL_REQUEST, CU_DATA, SIGNAL_ON_COMPLETE, ControlIndex
 from kohakutpu.isa.vector import Opcode
 from kohakutpu.machine import VectorUnit
 from kohakutpu.model.vector import VectorCore
@@ -20,7 +23,7 @@ from rtl.vector import FAULTS
 KERNELS = int(os.environ.get("KERNELS", "8"))
 L1_WORDS = int(os.environ.get("L1_WORDS", "512"))
 SEEDS = [int(word) for word in os.environ.get("SEEDS", "1,2,3,4").split(",")]
-ERRATA = frozenset({"exp2-wrap"}) if os.environ.get("EXP2_WRAP") == "True" else frozenset()
+ERRATA = parse(os.environ["ERRATA"].split())
 STILL = 20_000  # cycles without a flit after which a life is given up
 TAIL = 100
 LOOK = 500  # cycles between comparisons
@@ -123,6 +126,53 @@ async def only_what_was_asked_for_is_taken(dut):
         ended.append(sum(flit.type == FlitType.CU_SIGNAL for _, _, flit in links.transfers) == 3)
     assert not ended[0] and ended[-1] and ended == sorted(ended), ended
     dut._log.warning(f"request valid in {asked}, responses sent from {asked - 8} on, taken: {ended}")
+
+
+SHOWN = 24  # words of L1
+
+
+def refused(source) -> None:
+    """Bursts that are taken and that are not: of no buffer, past the end, short, long, of two senders at once. Then
+    CU_CAPS is asked for, and there are a kernel that ends and one that drains what L1 holds."""
+    chance = random.Random(1)
+    bursts = [
+        (HOST, {"length": SHOWN}), (HOST, {"buf": 1, "length": 3}), (HOST, {"offset": L1_WORDS - 2, "length": 4}),
+        (HOST, {"offset": 2, "length": 2}), (HOST, {"offset": 5, "length": 4, "says": 6}),
+        (HOST, {"offset": 8, "length": 3}), (HOST, {"offset": 12, "length": 4, "says": 2}), (HOST, {"offset": 14, "length": 1}),
+    ]  # fmt: skip
+    flits = [flit for sender, fields in bursts for flit in burst_of(chance, sender, **fields)]
+    one, two = burst_of(chance, HOST, offset=16, length=4), burst_of(chance, PORT, offset=18, length=3)
+    flits += [flit for pair in zip(one, two) for flit in pair] + one[len(two) :]
+    flits += burst_of(chance, PORT, offset=22, length=2)
+    flits.append(Flit(AT, HOST, FlitType.CU_CTRL, 1, 1, 0, CU_CTRL_REQUEST.encode(index=ControlIndex.CAPS)))
+    words = [isa.encode(Opcode.VHALT), isa.encode(Opcode.VDRAIN, ad=0), isa.encode(Opcode.VHALT)]
+    payloads = [isa.IMEM.encode(addr=place, word=word) for place, word in enumerate(words)]
+    payloads += [isa.DESC_DIM.encode(ad=0, field=isa.DescField.DIM0, stride=32, bound=SHOWN)]
+    payloads += [isa.RUN.encode(pc=pc) for pc in (0, 1)]
+    for flit in flits + [Flit(AT, HOST, FlitType.CU_INST, 0, 0, 0, payload) for payload in payloads]:
+        source.send(flit)
+
+
+def burst_of(chance: random.Random, sender: int, *, length: int, offset: int = 0, buf: int = 0,
+             says: int | None = None) -> list[Flit]:  # fmt: skip
+    """A CU_DATA burst of `length` words whose descriptor `says` how many there are."""
+    head = CU_DATA.encode(buf=buf, offset=offset, len=(says or length) - 1, flags=SIGNAL_ON_COMPLETE)
+    payloads = enumerate([head, *(chance.getrandbits(256) for _ in range(length))])
+    return [Flit(AT, sender, FlitType.CU_DATA, 0, int(place == length), 0, payload) for place, payload in payloads]
+
+
+@cocotb.test()
+async def bursts_that_are_refused(dut):
+    """Taken, refused and framed as the model does, with its errata or without."""
+    links = await Links.start(dut)
+    engine, peer, moved = model_core()
+    refused(peer)
+    engine.advance(600)
+    refused(links.sources["in_link"])
+    await links.step(600)
+    assert compare(links.transfers, sorted(moved)) > 100
+    drained = sum(flit.type == FlitType.MEM_WR_DATA for _, _, flit in links.transfers)
+    assert drained == SHOWN, f"{drained} words of L1 were shown"
 
 
 @cocotb.test()

@@ -11,8 +11,9 @@ from amaranth.lib.wiring import In, Out
 
 from kohakutpu.isa.flit import xy
 from rtl.link import LinkSignature
-from rtl.vector import FAULTS, VectorCore
+from rtl.vector import ERRATA, FAULTS, VectorCore
 from sim.port_checker import Checked
+from sim.runner import BenchError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from support.harness import run_bench  # noqa: E402
@@ -37,13 +38,15 @@ class Planted(wiring.Component):
         return m
 
 
-def run(bench, test, simulator="verilator", planted=False, l1_words=512, **environment):
-    """One test of a bench module; the build with planted faults has the published exp2, the other ours."""
+def run(bench, test, simulator="verilator", planted=False, l1_words=512, errata=(), model_errata=None, **environment):
+    """One test of a bench module; the build with planted faults has the published exp2, the other `errata`, which the
+    model has too unless `model_errata` says otherwise."""
     x, y = xy(AT)
     sizes = {"x": x, "y": y, "port": xy(PORT), "l1_words": l1_words, "inst_depth": INST_DEPTH, "recv_depth": RECV_DEPTH}
-    core = Planted(**sizes, exp2_wrap=True) if planted else VectorCore(**sizes)
+    errata = ["exp2-wrap"] if planted else errata
+    core = Planted(**sizes, errata=errata) if planted else VectorCore(**sizes, errata=errata)
     top = LinkTop(Checked(core, node=AT))
-    environment |= {"l1_words": l1_words, "exp2_wrap": planted}
+    environment |= {"l1_words": l1_words, "errata": " ".join(sorted(errata if model_errata is None else model_errata))}
     return run_bench(top, bench, name="vector_core", simulator=simulator, tests=[test], **environment)
 
 
@@ -53,6 +56,17 @@ def test_random_lives():
 
 def test_random_lives_on_icarus():
     run("bench_vector", "lives_like_the_model", simulator="icarus", kernels=2, seeds="3")
+
+
+@pytest.mark.parametrize("errata", [(), ERRATA], ids=["ours", "published"])
+def test_bursts_that_are_refused(errata):
+    run("bench_vector", "bursts_that_are_refused", simulator="icarus", errata=errata)
+
+
+@pytest.mark.parametrize("erratum", ["reject-silent", "caps-buffers"])
+def test_an_erratum_on_one_side_only_is_seen(erratum):
+    with pytest.raises(BenchError, match="failed: bursts_that_are_refused"):
+        run("bench_vector", "bursts_that_are_refused", simulator="icarus", errata=ERRATA, model_errata=ERRATA - {erratum})
 
 
 def test_only_what_was_asked_for_is_taken():
@@ -78,7 +92,7 @@ def test_many_random_lives(l1_words):
     "parameters, message",
     [
         ({"l1_words": 96}, "l1_words must be a power of two from 64 to 512, not 96"),
-        ({"exp2_wrap": 1}, "exp2_wrap must be a bool, not 1"),
+        ({"errata": ["exp2-wrap", "fp32-store"]}, "VectorCore has no errata fp32-store; there are: caps-buffers, exp2-wrap"),
         ({"fault": "sticky"}, "no fault 'sticky'; there are: vector-any-tag"),
     ],
 )
