@@ -10,7 +10,7 @@ from kohakutpu.compiler import compile_kernel
 from kohakutpu.host.simulate import run_model
 from kohakutpu.kernels.linear import linear_silu, matmul
 from kohakutpu.machine import load
-from kohakutpu.noc.trace import Trace
+from kohakutpu.noc.trace import Trace, TraceWriter
 from kohakutpu.view.html import bins_for
 from kohakutpu.view.measure import measure
 from kohakutpu.view.survey import Survey
@@ -30,6 +30,27 @@ def measured(path: Path, **options):
     """The measures of a trace, as the page uses them."""
     survey = Survey(Trace(path))
     return measure(survey, most_bins=bins_for(survey, 1), **options)
+
+
+class Link:
+    """A link as a trace writer knows it."""
+
+    def __init__(self, index, name):
+        self.index, self.name = index, name
+
+
+def rewritten(path, run, change):
+    """A copy of a trace with each record passed through `change`, which may drop it."""
+    source = Trace(run.path)
+    links = [Link(index, name) for index, name in enumerate(source.links)]
+    with TraceWriter(path, run.machine, links, source.tracks) as writer:
+        for record in source:
+            writer.advance(record.cycle)
+            record = change(record)
+            if record is not None:
+                writer.add(record)
+        writer.cycles = source.cycles
+    return path
 
 
 @pytest.fixture(scope="session")
