@@ -1,0 +1,8 @@
+"""The reference interpreter of XPU kernels: the answer that every back end is compared against.
+
+It reads the typed tree of `kohakutpu.xpu` and shares nothing with any lowering.
+"""
+
+from .run import Bits, Launch, refusals, run, survey
+
+__all__ = ["Bits", "Launch", "refusals", "run", "survey"]

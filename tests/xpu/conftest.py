@@ -1,0 +1,83 @@
+"""Kernels from text, and one call that runs an expression."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kohakutpu import xpu
+from kohakutpu.reference.xpu import Launch, refusals, run
+
+
+def names() -> dict:
+    """Everything that a kernel's source may name."""
+    return {word: getattr(xpu, word) for word in xpu.__all__} | {"xpu": xpu}
+
+
+def build(text: str, **more):
+    """The kernel `k` that a module's text declares."""
+    return xpu.define(text, names() | more)["k"]
+
+
+def with_body(body: str, parameters: str = "out: KernelBuffer[i32]", **more):
+    """A kernel from the lines of its body."""
+    lines = "\n".join("    " + line for line in body.strip("\n").splitlines())
+    return build(f"@kernel\ndef k({parameters}):\n{lines}\n", **more)
+
+
+@pytest.fixture
+def kernel_of():
+    """`kernel_of(text)`: the kernel k of a module's text."""
+    return build
+
+
+@pytest.fixture
+def body_of():
+    """`body_of(body, parameters)`: a kernel from its body."""
+    return with_body
+
+
+@pytest.fixture
+def reasons():
+    """`reasons(kernel)`: the texts of its refusals."""
+    return lambda kernel: [str(refusal) for refusal in refusals(kernel)]
+
+
+@pytest.fixture
+def launch():
+    """`launch(kernel, *arguments, grid=, block=, width=, ...)`."""
+
+    def call(kernel, *arguments, grid=1, block=1, width=None, **more):
+        run(kernel, arguments, Launch(grid, block, width, **more))
+
+    return call
+
+
+@pytest.fixture
+def compute():
+    """`compute(expression, type, a=(i32, 5), ...)`: the expression's value, stored as the type."""
+
+    def call(expression: str, kind, **inputs):
+        parameters = ", ".join([f"out: KernelBuffer[{kind}]", *(f"{name}: {t}" for name, (t, _) in inputs.items())])
+        kernel = with_body(f"out[0] = {expression}", parameters)
+        out = np.zeros(1, kind.dtype)
+        run(kernel, [out, *(value for _, value in inputs.values())], Launch())
+        return out[0]
+
+    return call
+
+
+@pytest.fixture
+def lanes():
+    """`lanes(expression, type, width=, block=, lane type and values)`: one expression in every work-item of a block."""
+
+    def call(expression: str, kind, values, of, *, width, block=None, before=""):
+        values = np.asarray(values, of.dtype)
+        block = block or len(values)
+        body = f"t = thread.x()\nv = data[t]\n{before}\nout[t] = {expression}"
+        kernel = with_body(body, f"out: KernelBuffer[{kind}], data: KernelBuffer[{of}]")
+        out = np.zeros(block, kind.dtype)
+        run(kernel, [out, values], Launch(1, block, width))
+        return out.tolist()
+
+    return call
