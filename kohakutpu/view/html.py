@@ -12,6 +12,7 @@ import numpy as np
 from kohakutpu import __version__
 from kohakutpu.isa.flit import type_name
 
+from . import ViewError
 from .excerpt import Excerpt, Texts, excerpt
 from .lanes import STATES
 from .limits import difference, limiter, roofline
@@ -24,12 +25,14 @@ TEXT_BYTES = 2 << 20
 MOST_FLITS = 40_000
 MOST_COUNTS = 400_000  # of all time bins of a page
 MOST_INSTRUCTIONS = 10_000
+MOST_STAGES = 500
 
 
 def page(traces: list[Measures]) -> str:
     """The page's text, at most `MOST_BYTES` long whatever the length of the traces.
 
     What does not fit is left out by whole cycles from the end, and the page says so. Time bins are those of `measure`.
+    Raises `ViewError` for more traces than fit even so.
     """
     texts, notes = Texts(), []
     shown = [_trace(measures, texts, len(traces), notes) for measures in traces]
@@ -52,6 +55,11 @@ def page(traces: list[Measures]) -> str:
     for name, content in parts.items():
         before, _, after = text.partition(f"@{name}@")
         text = before + content + after
+    if len(text.encode()) > MOST_BYTES:
+        raise ViewError(
+            f"a page of {len(traces)} traces would have {len(text.encode()):,} bytes, and {MOST_BYTES:,} is the most: "
+            "show fewer of them on one page"
+        )
     return text
 
 
@@ -125,7 +133,7 @@ def _trace(measures: Measures, texts: Texts, sharing: int, notes: list[str]) -> 
                 "dram": part.dram_read + part.dram_written,
                 "hops": part.hops,
             }
-            for stage, part in measures.parts
+            for stage, part in measures.parts[:MOST_STAGES]
         ],
         "totals": {"read": whole.dram_read, "written": whole.dram_written, "hops": whole.hops},
         "limit": limiter(measures, whole),
@@ -147,6 +155,10 @@ def _say(measures: Measures, flits: Excerpt, instructions: int, kept: int, notes
         notes.append(
             f"{title}: the flits of cycles {flits.start:,} to {flits.end:,} are in this page, {flits.kept:,} of "
             f"{flits.total:,}; the others were left out (choose the cycles with --from and --to)."
+        )
+    if len(measures.parts) > MOST_STAGES:
+        notes.append(
+            f"{title}: the first {MOST_STAGES} of {len(measures.parts):,} stages and pauses are listed; report has all."
         )
     if kept < instructions:
         notes.append(

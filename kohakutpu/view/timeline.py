@@ -113,23 +113,26 @@ class Timeline:
         text = self._decoders[link].body(flit)
         what = flit.type, flit.src, flit.dst, flit.txn
         run = self._runs.get(link)
-        if flit.type in (FlitType.CU_INST, FlitType.CU_SIGNAL) or run is None or run[1] != cycle or run[2] != what:
+        alone = flit.type in (FlitType.CU_INST, FlitType.CU_SIGNAL)
+        if alone or run is None or run[1] != cycle or run[2] != what:
             self._close_run(link)
             run = cycle, cycle, what, 0, text
         self._runs[link] = run[0], cycle + 1, what, run[3] + 1, run[4]
+        if alone:
+            self._close_run(link)  # a reader attaches an arrow to the slice that is there already
+            self._arrow(cycle, link, flit)
+
+    def _arrow(self, cycle: int, link: int, flit: Flit) -> None:
+        """Where an instruction leaves the agent its arrow starts, where its completion arrives there it ends."""
         if link in self._out and flit.type == FlitType.CU_INST and flit.dst in self._unit:
             self._sent[flit.dst] += 1
             number = self._sent[flit.dst]
             self._flows[flit.dst].append(number)
             self._event("s", LINKS, link + 1, cycle, "instruction", cat="flow", id=self._flow(flit.dst, number))
-        elif (
-            link in self._in and flit.type == FlitType.CU_SIGNAL and CU_SIGNAL.get(flit.payload, "code") in COMPLETIONS
-        ):
-            if self._flows.get(flit.src):
-                number = self._flows[flit.src].popleft()
-                self._event(
-                    "f", LINKS, link + 1, cycle, "instruction", cat="flow", id=self._flow(flit.src, number), bp="e"
-                )
+        elif link in self._in and flit.type == FlitType.CU_SIGNAL and self._flows.get(flit.src):
+            if CU_SIGNAL.get(flit.payload, "code") in COMPLETIONS:
+                flow = self._flow(flit.src, self._flows[flit.src].popleft())
+                self._event("f", LINKS, link + 1, cycle, "instruction", cat="flow", id=flow, bp="e")
 
     def _close_run(self, link: int) -> None:
         run = self._runs.pop(link, None)

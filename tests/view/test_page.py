@@ -10,7 +10,7 @@ from kohakutpu.cli.main import main
 from kohakutpu.isa.flit import type_name, xy
 from kohakutpu.kernels.linear import matmul
 from kohakutpu.noc.trace import Trace, Transfer
-from kohakutpu.view import html
+from kohakutpu.view import ViewError, html
 from kohakutpu.view.browser import Browser, find_browser
 from kohakutpu.view.html import bins_for, page
 from kohakutpu.view.measure import measure
@@ -145,6 +145,14 @@ def test_a_click_on_a_unit_lists_its_instructions(browser, tmp_path, fused):
     assert listed(browser) == rows and len(rows) == 4
     browser.click("[data-unit='mag0'] rect")
     assert "No instruction went to it" in browser.run("document.querySelector('#inspector').textContent")
+
+
+@needs_browser
+def test_the_mesh_by_keyboard(browser, tmp_path, fused):
+    show(browser, tmp_path, [fused])
+    browser.run("document.querySelector('[data-link=\"r21.west\"]').focus()")
+    browser.press("Enter")
+    assert len(listed(browser)) == len(flits_on(fused, "r21.west")) > 50
 
 
 @needs_browser
@@ -291,6 +299,12 @@ def test_what_does_not_fit_is_left_out_and_said(monkeypatch, fused):
 
 def test_nothing_is_said_when_all_is_there(fused):
     assert [note for note in data_of(page([measured(fused.path)]))["notes"] if "left out" in note] == []
+
+
+def test_more_traces_than_fit_are_refused(monkeypatch, fused):
+    monkeypatch.setattr(html, "MOST_BYTES", 500_000)
+    with pytest.raises(ViewError, match="a page of 2 traces would have"):
+        page([measured(fused.path), measured(fused.path)])
 
 
 def test_a_page_of_a_longer_run_is_small(tmp_path):

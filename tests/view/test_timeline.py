@@ -112,8 +112,12 @@ def test_instructions_are_named_by_opcode_and_txn(any_run, events):
 def test_arrows_lead_from_dispatch_to_completion(any_run, events):
     """Each starts on a CU_INST, steps on the instruction, ends on the signal that reports it."""
     named, arrows = threads(events), defaultdict(dict)
+    there = set()
     for event in events:
-        if event["ph"] in "stf":
+        if event["ph"] == "X":
+            there.add((event["pid"], event["tid"], event["ts"]))
+        elif event["ph"] in "stf":
+            assert (event["pid"], event["tid"], event["ts"]) in there  # a reader looks for a slice that came before
             arrows[event["id"]][event["ph"]] = event
     survey = Survey(Trace(any_run.path))
     assert len(arrows) == len(survey.instructions)

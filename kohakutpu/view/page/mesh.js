@@ -20,6 +20,20 @@ function edge({ half }, dx, dy) {
   return Math.min(dx ? half[0] / Math.abs(dx) : Infinity, dy ? half[1] / Math.abs(dy) : Infinity);
 }
 
+// For the mouse and for the keyboard.
+function pressable(group, label, action) {
+  for (const [name, value] of [
+    ["tabindex", 0],
+    ["role", "button"],
+    ["aria-label", label],
+  ])
+    group.setAttribute(name, value);
+  group.addEventListener("click", action);
+  group.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") action();
+  });
+}
+
 function drawMesh(trace, index) {
   const spots = [...trace.routers.map(([x, y]) => ({ x, y })), ...trace.places.map((place) => spot(trace, place.name))];
   const low = [Math.min(...spots.map((s) => s.x)), Math.min(...spots.map((s) => s.y))];
@@ -72,7 +86,7 @@ function drawMesh(trace, index) {
       }),
       make("svg:line", { class: "hit", ...line }),
     );
-    group.addEventListener("click", () => choose({ trace: index, link: number }));
+    pressable(group, `link ${wire.name}`, () => choose({ trace: index, link: number }));
     group.addEventListener("mousemove", (event) => tip(event, wireTip(trace, number)));
     group.addEventListener("mouseleave", (event) => tip(event, ""));
     svg.append(group);
@@ -99,7 +113,7 @@ function drawMesh(trace, index) {
       make("svg:text", { class: "sub", x: cx, y: cy + 9 }, `(${unit.x},${unit.y})`),
       make("svg:g", { class: "gauges", transform: `translate(${cx - BOX[0] / 2 + 9} ${cy + BOX[1] / 2 - 9})` }),
     );
-    group.addEventListener("click", () => choose({ trace: index, unit: unit.name }));
+    pressable(group, unit.name, () => choose({ trace: index, unit: unit.name }));
     group.addEventListener("mousemove", (event) => tip(event, laneTip(trace, unit.name, ...heatWindow(trace))));
     group.addEventListener("mouseleave", (event) => tip(event, ""));
     svg.append(group);
