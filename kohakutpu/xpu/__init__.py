@@ -18,23 +18,26 @@ from .kernel import (
     Backend, Device, FastMath, Instantiate, Kernel, Occupancy, Requires, Unbounded, Unlowered, Wave, define, device,
     kernel, registered_kernels,
 )  # fmt: skip
+from .launch import RUNTIME, Event, Geometry, KernelStream, lane_block, lane_block_of, row_grid
 from .memory import KernelBuffer, Residency
 from .names import (
     Image, RayQuery, Sampler, Texture, async_copy, barrier, bits, bits_to_f32, bits_to_f64, break_to, continue_to,
     div, do_while, f32_to_bits, f64_to_bits, group, label, lshr, math, quad, rem, thread, wave, workgroup,
 )  # fmt: skip
+from .timer import KernelTimer
 from .types import (
     BlockPadded, CooperativeMatrix, Function, MemoryOrder, Op, Shared, Swizzled, Use, Vector, WaveVector, bf16, f16,
     f32, f64, i8, i16, i32, i64, u8, u16, u32, u64,
 )  # fmt: skip
 
 __all__ = [
-    "Backend", "BlockPadded", "CooperativeMatrix", "DeclarationError", "Device", "FastMath", "Function", "HostUse",
-    "Image", "Instantiate", "Kernel", "KernelBuffer", "MemoryOrder", "Occupancy", "Op", "OverBudget", "RayQuery",
-    "Refusal", "Refused", "Requires", "Residency", "Sampler", "Shared", "Source", "Swizzled", "Texture", "Unbounded",
-    "Undefined", "Unlowered", "Use", "Vector", "Wave", "WaveVector", "XpuError", "XpuLaunchError", "async_copy",
-    "barrier", "bf16", "bits", "bits_to_f32", "bits_to_f64", "break_to", "continue_to", "define", "device", "div",
-    "do_while", "f16", "f32", "f32_to_bits", "f64", "f64_to_bits", "group", "i16", "i32", "i64", "i8", "kernel",
-    "label", "lshr", "math", "quad", "registered_kernels", "rem", "thread", "u16", "u32", "u64", "u8", "wave",
-    "workgroup",
+    "Backend", "BlockPadded", "CooperativeMatrix", "DeclarationError", "Device", "Event", "FastMath", "Function",
+    "Geometry", "HostUse", "Image", "Instantiate", "Kernel", "KernelBuffer", "KernelStream", "KernelTimer",
+    "MemoryOrder", "Occupancy", "Op", "OverBudget", "RUNTIME", "RayQuery", "Refusal", "Refused", "Requires",
+    "Residency", "Sampler", "Shared", "Source", "Swizzled", "Texture", "Unbounded", "Undefined", "Unlowered", "Use",
+    "Vector", "Wave", "WaveVector", "XpuError", "XpuLaunchError", "async_copy", "barrier", "bf16", "bits",
+    "bits_to_f32", "bits_to_f64", "break_to", "continue_to", "define", "device", "div", "do_while", "f16", "f32",
+    "f32_to_bits", "f64", "f64_to_bits", "group", "i16", "i32", "i64", "i8", "kernel", "label", "lane_block",
+    "lane_block_of", "lshr", "math", "quad", "registered_kernels", "rem", "row_grid", "thread", "u16", "u32", "u64",
+    "u8", "wave", "workgroup",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 It reads the typed tree of `kohakutpu.xpu` and shares nothing with any lowering.
 """
 
+from .backend import ReferenceBackEnd
 from .run import Bits, Launch, refusals, run, survey
 
-__all__ = ["Bits", "Launch", "refusals", "run", "survey"]
+__all__ = ["Bits", "Launch", "ReferenceBackEnd", "refusals", "run", "survey"]
