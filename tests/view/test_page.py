@@ -2,6 +2,9 @@
 
 import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from kohakutpu.view.survey import Survey
 
 from .conftest import measured, traced
 
+ROOT = Path(__file__).resolve().parents[2]
 needs_browser = pytest.mark.skipif(find_browser() is None, reason="no Chromium: apt-get install chromium")
 
 
@@ -254,6 +258,39 @@ def test_traces_beside_each_other(browser, tmp_path, fused, staged):
     assert numbers[-1] == [first.whole.cycles, other.whole.cycles, other.whole.cycles - first.whole.cycles]
     assert browser.run("document.querySelector('#why').textContent").startswith("staged takes")
     assert browser.complaints == []
+
+
+@needs_browser
+def test_a_roof_for_each_machine_and_a_point_for_each_trace(browser, tmp_path, fused, staged, quad):
+    traces = show(browser, tmp_path, [fused, staged, quad])
+    assert browser.run("document.querySelectorAll('.roof').length") == 2
+    points = browser.run("[...document.querySelectorAll('circle')].map(c => [c.dataset.point, +c.getAttribute('cy')])")
+    assert [name for name, _ in points] == [measures.title for measures in traces]
+    reached = [measures.whole.operations / measures.whole.cycles for measures in traces]
+    assert sorted(range(3), key=lambda at: points[at][1]) == sorted(range(3), key=lambda at: -reached[at])
+    assert browser.complaints == []
+
+
+@needs_browser
+def test_a_page_without_a_matrix_product(browser, tmp_path, fused):
+    trace = measure(Survey(Trace(fused.path)), window=(1400, 1500), most_bins=64)
+    (tmp_path / "page.html").write_text(page([trace]))
+    browser.complaints.clear()
+    browser.open(tmp_path / "page.html")
+    assert "there is no point to draw" in browser.run("document.querySelector('#roofline').textContent")
+    assert browser.complaints == []
+
+
+@needs_browser
+@pytest.mark.slow
+def test_the_script_of_the_screenshots(tmp_path):
+    """PNG of the width that the documents show, and the committed ones exist."""
+    folder = ROOT / "docs" / "screenshots"
+    subprocess.run([sys.executable, folder / "make.py", tmp_path], check=True)
+    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert made.keys() == {path.name for path in folder.glob("*.png")}
+    for data in made.values():
+        assert data[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(data[16:20]) == 1280 and len(data) > 50_000
 
 
 @needs_browser

@@ -6,7 +6,7 @@ function drawVerdict() {
     heading = make("div", { class: "panel" });
   if (other) {
     const share = 1 - first.cycles / other.cycles;
-    const words = share ? `${percent(Math.abs(share))} ${share > 0 ? "fewer" : "more"} cycles` : "equal cycles";
+    const words = share ? `${percent(Math.abs(share))} ${share > 0 ? "fewer" : "more"} cycles` : "as many cycles";
     heading.append(
       make("h3", {}, `${first.title} beside ${other.title}`),
       make("div", { class: "big", id: "headline" }, words),
@@ -161,25 +161,30 @@ function drawBreakdown() {
   );
 }
 
+// One roof for each machine that is shown, one point for each trace.
 function drawRoofline() {
-  const roofs = DATA.traces.map((trace) => trace.roofline),
-    roof = roofs[0];
   const points = DATA.traces.filter((trace) => trace.roofline.intensity && trace.roofline.reached);
-  if (!points.length || !roof.compute) {
+  if (!points.length) {
     at("roofline").replaceChildren(
       make("p", { class: "hint" }, "No matrix product ran, or no byte moved: there is no point to draw."),
     );
     return;
   }
-  const ridge = roof.compute / roof.bandwidth,
-    width = 560,
-    height = 250,
-    left = 48,
-    bottom = 34;
-  const low = Math.min(ridge / 8, ...points.map((trace) => trace.roofline.intensity / 2));
-  const high = Math.max(ridge * 8, ...points.map((trace) => trace.roofline.intensity * 3));
-  const base = Math.min(low * roof.bandwidth, ...points.map((trace) => trace.roofline.reached / 2));
-  const top = roof.compute * 2;
+  const roofs = points
+    .map((trace) => trace.roofline)
+    .filter((roof, index, all) => {
+      const same = (other) => other.compute === roof.compute && other.bandwidth === roof.bandwidth;
+      return all.findIndex(same) === index;
+    });
+  const [width, height, left, bottom] = [560, 250, 48, 34];
+  const ridges = roofs.map((roof) => roof.compute / roof.bandwidth);
+  const low = Math.min(...ridges.map((ridge) => ridge / 8), ...points.map((trace) => trace.roofline.intensity / 2));
+  const high = Math.max(...ridges.map((ridge) => ridge * 8), ...points.map((trace) => trace.roofline.intensity * 3));
+  const base = Math.min(
+    ...roofs.map((roof) => low * roof.bandwidth),
+    ...points.map((trace) => trace.roofline.reached / 2),
+  );
+  const top = 2 * Math.max(...roofs.map((roof) => roof.compute));
   const x = (value) =>
     left + ((Math.log(value) - Math.log(low)) / (Math.log(high) - Math.log(low))) * (width - left - 12);
   const y = (value) =>
@@ -212,23 +217,25 @@ function drawRoofline() {
       "operations a byte of DRAM (busier direction)",
     ),
     make("svg:text", { x: left + 6, y: 18 }, "operations a cycle"),
-    make("svg:polyline", {
-      class: "roof",
-      points: [
-        [low, low * roof.bandwidth],
-        [ridge, roof.compute],
-        [high, roof.compute],
-      ]
-        .map(([a, b]) => `${x(a)},${y(b)}`)
-        .join(" "),
-    }),
-    make("svg:text", { x: width - 14, y: y(roof.compute) - 6, "text-anchor": "end" }, `arrays ${count(roof.compute)}`),
-    make(
-      "svg:text",
-      { x: x(ridge) - 8, y: y(roof.compute) + 4, "text-anchor": "end" },
-      `DRAM ${roof.bandwidth} bytes a cycle`,
-    ),
   );
+  roofs.forEach((roof, index) => {
+    const ridge = ridges[index];
+    const corners = [
+      [low, low * roof.bandwidth],
+      [ridge, roof.compute],
+      [high, roof.compute],
+    ];
+    const words = `arrays ${count(roof.compute)}`;
+    svg.append(
+      make("svg:polyline", { class: "roof", points: corners.map(([a, b]) => `${x(a)},${y(b)}`).join(" ") }),
+      make("svg:text", { x: width - 14, y: y(roof.compute) - 6, "text-anchor": "end" }, words),
+      make(
+        "svg:text",
+        { x: x(ridge) - 8, y: y(roof.compute) + 4, "text-anchor": "end" },
+        `DRAM ${roof.bandwidth} bytes a cycle`,
+      ),
+    );
+  });
   points.forEach((trace, index) => {
     const { intensity, reached, bound } = trace.roofline;
     const px = x(intensity),
