@@ -41,3 +41,17 @@ __all__ = [
     "lane_block_of", "lshr", "math", "quad", "registered_kernels", "rem", "row_grid", "thread", "u16", "u32", "u64",
     "u8", "wave", "workgroup",
 ]  # fmt: skip
+
+_NOT_HERE = {
+    **dict.fromkeys(("Global", "Constant", "Private", "Generic"),
+                    "KernelBuffer is global, Shared is the workgroup's, a local is private"),
+    **dict.fromkeys(("PushConstant", "KernelArg", "Intrinsic", "Native"), "the plumbing of other back ends"),
+    **dict.fromkeys(("Tile", "Access", "Streaming", "BestEffort"), "it never landed"),
+    **dict.fromkeys(("DeviceScan", "DeviceSort"), "a draft"),
+    "Autotune": "a family lists its members, and measures them",
+    "Host": "what is not marked is the host's",
+}  # fmt: skip
+
+
+def __getattr__(word: str):
+    raise AttributeError(f"kohakutpu.xpu has no {word}" + (f": {_NOT_HERE[word]}" if word in _NOT_HERE else ""))

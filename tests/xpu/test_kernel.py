@@ -233,3 +233,17 @@ def test_types_know_their_memory():
     assert (i32.low, i32.high, u8.low, u8.high) == (-(2**31), 2**31 - 1, 0, 255)
     assert str(xpu.Vector[f32, 4]) == "Vector[f32, 4]" and str(xpu.BlockPadded[f32, 8, 1]) == "BlockPadded[f32, 8, 1]"
     assert repr(xpu.Vector) == "Vector[T, N]" and repr(xpu.thread.x) == "thread.x" and repr(xpu.Texture) == "Texture"
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["Global", "Constant", "Private", "Generic", "PushConstant", "KernelArg", "Intrinsic", "Native", "Tile", "Access",
+     "Streaming", "BestEffort", "DeviceScan", "DeviceSort", "Autotune", "Host"],
+)  # fmt: skip
+def test_a_name_of_the_full_product_is_refused(body_of, reasons, word):
+    with pytest.raises(AttributeError, match=f"kohakutpu.xpu has no {word}: "):
+        getattr(xpu, word)
+    assert reasons(body_of(f"x: xpu.{word}"))[0].startswith(f"kohakutpu.xpu has no {word}: ")
+    for draft in ("wave.rank()", "wave.count()", "wave.lane_mask_below()", "workgroup.broadcast(1)"):
+        family, _, rest = draft.partition(".")
+        assert reasons(body_of(f"x = {draft}"))[0].startswith(f"{family} has no {rest.partition('(')[0]}; it has ")
