@@ -14,7 +14,7 @@ READY := $(VENV)/.ready
 help:
 	@echo 'make env                               set up .venv'
 	@echo 'make sim MACHINE=mm_mesh [FAULT=name]  compile, simulate and compare the fused and staged kernels'
-	@echo '         [ENGINE=model|rtl|both] [SIM=verilator|icarus]'
+	@echo '         [ENGINE=model|rtl|both] [SIM=verilator|icarus] [WAVES=1]'
 	@echo 'make rtl MACHINE=mm_mesh               the Verilog of a machine, as build/MACHINE.v'
 	@echo 'make synth MACHINE=mm_mesh             LUTs, registers, memories and DSPs by block'
 	@echo 'make test                              the test suite (under 25 minutes on two cores)'
@@ -42,7 +42,8 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 sim: $(READY)
-	@$(BIN)/kohakutpu sim --machine $(MACHINE) --engine $(ENGINE) --simulator $(SIM) $(if $(FAULT),--fault $(FAULT))
+	@$(BIN)/kohakutpu sim --machine $(MACHINE) --engine $(ENGINE) --simulator $(SIM) $(if $(FAULT),--fault $(FAULT)) \
+	    $(if $(filter 1,$(WAVES)),--waves build/waves/$(MACHINE))
 
 rtl: $(READY)
 	@mkdir -p build

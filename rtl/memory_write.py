@@ -17,7 +17,7 @@ from .fifo import Fifo
 from .link import FLIT, view
 from .memory_issue import FAULTS as ISSUE_FAULTS
 from .memory_issue import INDEX_BITS, OFFSET_BITS, WORD_BITS, WriteIssue
-from .parameters import known_fault, positive
+from .parameters import OFF, known_fault, positive
 
 QUEUE_MARGIN = 4  # a queue counts as full this much early
 COUNT_BITS = 16
@@ -30,6 +30,7 @@ FAULTS = {
     "write-any-source": "data go to the lowest open slot, whoever sent them",
     "write-short-burst": "a burst closes one word early",
     "write-ack-lost": "an acknowledgement that becomes ready while another one leaves is lost",
+    "write-ack-slot": "acknowledgements of slot 0 are lost",
     "write-slot-early": "a slot is free again as soon as its burst was issued",
 }
 
@@ -193,11 +194,12 @@ class WritePath(wiring.Component):
         half = Signal()  # of the two responses to a burst that was cut, one was used
         answered_slot, void_one, cut_one = issued.head[:slot_bits], issued.head[slot_bits], issued.head[slot_bits + 1]
         uses, answers = Signal(), Signal()
+        lost = {"write-ack-lost": acks.pop, "write-ack-slot": answered_slot == 0}.get(self.fault, OFF)
         m.d.comb += [
             uses.eq(issued.valid & ~void_one & (self.bvalid | (waiting != 0))),
             answers.eq((issued.valid & void_one) | (uses & (half | ~cut_one))),
             issued.pop.eq(answers),
-            acks.push.eq(answers & ~acks.pop if self.fault == "write-ack-lost" else answers),
+            acks.push.eq(answers & ~lost),
             acks.push_data.eq(answered_slot),
         ]
         m.d.sync += waiting.eq(waiting + self.bvalid - uses)

@@ -26,7 +26,6 @@ from .memory_window import HOST_AXI, MemoryWindow
 from .merge import merge
 from .mesh import Mesh
 from .orchestrator import Orchestrator
-from .parameters import known_fault
 from .vector import VectorCore
 
 TOP = "kohakutpu"
@@ -70,16 +69,19 @@ def planted_faults(machine: Machine, agent: str, routers: Iterable[str], faults:
     places = {name: {"fault": router.FAULTS} for name in routers}
     places |= {f"cluster{index}": {"fault": cluster.FAULTS} for index, _ in enumerate(machine.clusters)}
     places |= {f"vector{index}": {"fault": vector.FAULTS} for index, _ in enumerate(machine.vectors)}
-    places |= {f"mag{index}": {"port": agent_blocks.FAULTS, "engine": memory_port.FAULTS} for index, _ in enumerate(machine.ports)}
+    port = {"port": agent_blocks.FAULTS, "engine": memory_port.FAULTS}
+    places |= {f"mag{index}": port for index, _ in enumerate(machine.ports)}
     control = {"fault": orchestrator.FAULTS, "host_port": host_port.FAULTS, "side": agent_blocks.FAULTS}
     places["agent"] = {"fault": agent_blocks.FAULTS} if agent == "bench" else control
     places["window"] = {"fault": memory_window.FAULTS}
     if nowhere := faults.keys() - places.keys():
-        raise TypeError(f"faults at {', '.join(sorted(nowhere))}: {machine.name} has {', '.join(places)}")
+        raise CannotBuild(f"faults at {', '.join(sorted(nowhere))}: {machine.name} has {', '.join(places)}")
     planted = {}
     for name, tables in places.items():
-        every = {fault: meaning for table in tables.values() for fault, meaning in table.items()}
-        fault = known_fault(name, faults.get(name), every)
+        fault = faults.get(name)
+        known = dict.fromkeys(fault for table in tables.values() for fault in table)
+        if fault is not None and fault not in known:
+            raise CannotBuild(f"{name} of {machine.name} has no fault {fault!r}; there are: {', '.join(known)}")
         planted[name] = {parameter: fault if fault in table else None for parameter, table in tables.items()}
     return planted
 
@@ -93,7 +95,7 @@ class MachineTop(wiring.Component):
     `links` maps each link's name to its sender's interface, `endpoints` each endpoint's to the component, `engines` holds
     the memory engines by port. `faults` plants faults: {name of a router (`r21`), an endpoint, `agent` or `window`: fault of
     a block there}. Raises `MachineError` for a compile-only machine, `CannotBuild` for errata that the gates do not
-    reproduce and `TypeError` for a fault that is not there.
+    reproduce and for a fault that is not there.
     """
 
     def __init__(self, machine: Machine, *, agent: str = "orchestrator", faults: Mapping[str, str] | None = None):
@@ -108,10 +110,12 @@ class MachineTop(wiring.Component):
         self.agent = agent
         routers = {f"r{x:x}{y:x}": (x, y) for y in range(1, machine.ny + 1) for x in range(1, machine.nx + 1)}
         self.planted = planted_faults(machine, agent, routers, faults or {})
-        self.mesh = Mesh(machine, faults={at: fault for name, at in routers.items() if (fault := self.planted[name]["fault"])})
+        broken = {at: self.planted[name]["fault"] for name, at in routers.items()}
+        self.mesh = Mesh(machine, faults={at: fault for at, fault in broken.items() if fault})
         self.links = self.mesh.links
-        self.endpoints = {f"cluster{index}": self._unit(f"cluster{index}", unit) for index, unit in enumerate(machine.clusters)}
-        self.endpoints |= {f"vector{index}": self._unit(f"vector{index}", unit) for index, unit in enumerate(machine.vectors)}
+        units = {f"cluster{index}": unit for index, unit in enumerate(machine.clusters)}
+        units |= {f"vector{index}": unit for index, unit in enumerate(machine.vectors)}
+        self.endpoints = {name: self._unit(name, unit) for name, unit in units.items()}
         own = machine.agent.own_endpoint
         memory_bytes = machine.memory.bytes
         self.ports, self.engines = [], []

@@ -194,8 +194,10 @@ class Machine:
         for (name, at), owes, state in zip(self.endpoints.items(), owed, states):
             parts = []
             if count := owes.get("instructions"):
-                parts.append(f"{count} instructions not completed, the oldest of cycle {state['since']} with txn {state['txn']:#04x}")
-            parts += [f"{owes[kind]} {kind.replace('_', ' ')} flits to send" for kind in ("write_data", "burst_data") if kind in owes]
+                oldest = f"the oldest of cycle {state['since']} with txn {state['txn']:#04x}"
+                parts.append(f"{count} instructions not completed, {oldest}")
+            data = {"write_data": "write data", "burst_data": "burst data"}
+            parts += [f"{owes[kind]} {words} flits to send" for kind, words in data.items() if kind in owes]
             if name.startswith("mag"):
                 port = int(name.removeprefix("mag"))
                 parts += [f"{moved[kind][port]} words {kind}" for kind in moved]
@@ -212,7 +214,11 @@ class Machine:
         """Every node's state, broken rules, which links are blocked, and every link's last flit."""
         states = self.link_state()
         blocked = [f"{name} holds a flit" for name, _, _, _, stuck, _ in states if stuck]
-        last = [f"{name}: cycle {cycle}, {flit_text(flit)}, {total} in all" for name, cycle, flit, total, _, _ in states if flit]
+        last = [
+            f"{name}: cycle {cycle}, {flit_text(flit)}, {total} in all"
+            for name, cycle, flit, total, _, _ in states
+            if flit is not None
+        ]
         sections = {
             "nodes": self.node_state(),
             "broken rules": self.broken().splitlines() or ["none"],

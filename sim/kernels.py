@@ -44,20 +44,20 @@ class RtlRun:
 
 
 def run_rtl(artifact: Artifact, machine: Machine, operands: Mapping[str, np.ndarray], *, simulator: str = "verilator",
-            timeout: int | None = None, trace: Path | None = None, seed: int = 1,
+            timeout: int | None = None, trace: Path | None = None, seed: int = 1, waves: Path | None = None,
             faults: Mapping[str, str] | None = None) -> RtlRun:  # fmt: skip
     """Build `machine`'s gates (or take them from the cache) and run an artifact on them.
 
-    `timeout` is the cycle budget of each wait; `trace` writes every transfer to a trace file; `seed` as
-    `machine.simulate` has it; `faults` as `rtl.top.MachineTop` has them. Raises `NoAnswer` when a wait expires,
+    `timeout` is the cycle budget of each wait; `trace` writes every transfer to a trace file; `seed` and
+    `waves` as `machine.simulate` has them; `faults` as `rtl.top.MachineTop` has them. Raises `NoAnswer` when a wait expires,
     `BrokenRules` when an endpoint broke a rule of its port, `ToolchainError` without the simulator, `BenchError` when it
     does not compile or crashes.
     """
-    built = build(machine, simulator=simulator, faults=faults)
+    built = build(machine, simulator=simulator, waves=waves is not None, faults=faults)
     with tempfile.TemporaryDirectory() as folder:
         flits = Path(folder) / "flits" if trace else None
         done = simulate(
-            built, "sim.kernels:execute", seed=seed, flits=flits, artifact=artifact, operands=dict(operands), timeout=timeout
+            built, "sim.kernels:execute", seed=seed, flits=flits, waves=waves, artifact=artifact, operands=dict(operands), timeout=timeout
         )
         if trace:
             write_trace(trace, machine, built.links, flits)

@@ -19,6 +19,7 @@ from rtl.mesh import endpoint_sites
 from . import monitor, runner
 from .machine_top import TOP, Text, machine_verilog
 from .toolchain import BUILD, ROOT
+from .waves import wave_path, write_views
 
 
 SOURCES = ("rtl", "sim", "kohakutpu/isa", "kohakutpu/machine", "kohakutpu/formats")
@@ -55,8 +56,8 @@ def build(machine: Machine, *, simulator: str, agent: str = "orchestrator", wave
           faults: Mapping[str, str] | None = None) -> Built:  # fmt: skip
     """Emit and compile `machine`; taken from the cache when its Verilog is the same.
 
-    `agent` is 'orchestrator', or 'bench' for a job that injects flits in its place; `faults` as `rtl.top.MachineTop` has
-    them.
+    `agent` is 'orchestrator', or 'bench' for a job that injects flits in its place; `waves` lets jobs record them, which
+    makes it slower; `faults` as `rtl.top.MachineTop` has them.
     """
     text = emitted(machine, agent, faults)
     public = "\n".join([runner.control_file(TOP), *monitor.PUBLIC, ""])
@@ -64,12 +65,13 @@ def build(machine: Machine, *, simulator: str, agent: str = "orchestrator", wave
     return Built(machine, simulator, folder, text.links, text.endpoints)
 
 
-def simulate(built: Built, job: str, *, seed: int = 1, flits: Path | None = None, waves: bool = False,
+def simulate(built: Built, job: str, *, seed: int = 1, flits: Path | None = None, waves: Path | None = None,
              search: list[Path] | None = None, **arguments):  # fmt: skip
     """Run `job` ("module:function") on a machine out of reset; returns what it returns, raises what it raises.
 
     Raises `BrokenRules` when a checker has seen a broken rule by the end of a job that raised nothing.
-    `flits` is a path prefix: every transfer is written to `FLITS.INDEX`, a file for each link.
+    `flits` is a path prefix: every transfer is written to `FLITS.INDEX`, a file for each link. `waves` is a folder for
+    an FST of everything and the views of `sim.waves`, of a machine that was built with waves.
     """
     with tempfile.TemporaryDirectory(dir=built.folder, prefix="job-") as name:
         path = Path(name) / "job.task"
@@ -79,8 +81,12 @@ def simulate(built: Built, job: str, *, seed: int = 1, flits: Path | None = None
             "endpoints": {name: endpoint_sites(machine)[name] for name in built.endpoints},
         }  # fmt: skip
         path.write_bytes(pickle.dumps(task))
+        if waves is not None:
+            waves.mkdir(parents=True, exist_ok=True)
+            write_views(machine, built.links, waves)
         runner.run(
-            built.folder, top=TOP, simulator=built.simulator, module="sim.inside", expected=["job"], seed=seed, waves=waves,
+            built.folder, top=TOP, simulator=built.simulator, module="sim.inside", expected=["job"], seed=seed,
+            waves=waves is not None, wave_file=wave_path(machine, waves).resolve() if waves else None,
             extra_env={"KOHAKUTPU_JOB": str(path)}, results=Path(name), search=search or [],
             plusargs=[] if flits is None else [f"+flits={flits}"],
         )  # fmt: skip

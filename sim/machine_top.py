@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """What a simulator runs: a machine's top, its memory, a monitor on every link and a checker at every endpoint."""
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ BOUND = 1 << 20  # cycles that an endpoint may be busy, for each cycle that the 
 class SimulatedTop(wiring.Component):
     """`machine` with memory behind its ports; Python sees the members and nothing else.
 
-    Members: `cycle` counts from 0 in the first cycle after reset; `quiet` the cycles since a flit last moved on any link,
-    `still` that these are at least `quiet_for`; `activity` the cycles in which a link or a memory port moved something;
-    `violations`, `owed` and `states` what the checker of each endpoint says
-    (`sim.port_rules`), in the order of `endpoints`, the first lowest; `refused` the requests that memory ports refused; `read_words` and
-    `written_words`, 32 bits a port, the words that memory ports moved; `settled`,
-    a bit a port, that all writes that have arrived are in memory; `backdoor` leads into the memory
-    (`sim.dram.Backdoor`); `window` is the AXI4 slave of the host's memory window. With `agent='orchestrator'`: `host`, the
-    AXI4 slave. With `agent='bench'`: `send`, pushed in each cycle with `send_push` to a FIFO of `INJECTION_DEPTH`, `unsent`
-    its level; `flit` and `valid`, what arrives, taken at once. `faults` as `MachineTop` has them.
+    Members: `cycle` counts from 0 in the first cycle after reset; `quiet` the cycles since a flit last moved on any
+    link, `still` that these are at least `quiet_for`; `activity` the cycles in which a link or a memory port moved
+    something; `violations`, `owed` and `states` what the checker of each endpoint says (`sim.port_rules`), in the order
+    of `endpoints`, the first lowest; `refused` the requests that memory ports refused; `read_words` and
+    `written_words`, 32 bits a port, the words that memory ports moved; `settled`, a bit a port, that all writes that
+    have arrived are in memory; `backdoor` leads into the memory (`sim.dram.Backdoor`); `window` is the AXI4 slave of
+    the host's memory window. With `agent='orchestrator'`: `host`, the AXI4 slave. With `agent='bench'`: `send`, pushed
+    in each cycle with `send_push` to a FIFO of `INJECTION_DEPTH`, `unsent` its level; `flit` and `valid`, what arrives,
+    taken at once. `faults` as `MachineTop` has them.
     """
 
     def __init__(self, machine: Machine, *, agent: str = "orchestrator", faults: Mapping[str, str] | None = None):

@@ -13,10 +13,19 @@ from kohakutpu.noc.trace import TraceError
 NAME = "flit_monitor"
 _TYPE = HEADER.fields["type"].bits[0]
 
+# The fields of the flit as signals of their own, for people who look at waves.
+WAVES = "\n".join(
+    f"  wire {f'[{item.width - 1}:0] ' if item.width > 1 else ''}flit_{item.name} = flit[{high}:{low}];"
+    for item in HEADER.fields.values()
+    for high, low in item.bits
+)
 VERILOG = f"""
 module {NAME} #(parameter LINK = 0) (
   input clk, input rst, input [31:0] cycle, input valid, input busy, input [{HEADER.width - 1}:0] flit
 );
+`ifdef WAVES
+{WAVES}
+`endif
   integer file = 0;
   reg [8 * 200 - 1:0] prefix;
   reg [8 * 220 - 1:0] path;

@@ -97,7 +97,8 @@ def build(verilog: str, *, top: str, simulator: str, waves: bool = False, public
         raise ToolchainError(f"unknown simulator {simulator!r}: expected one of {', '.join(SIMULATORS)}")
     control = public or control_file(top)
     recipe = [*VERILATOR_ARGUMENTS, *ICARUS_ARGUMENTS, MAKE_OPTIONS, version("cocotb"), sys.version]
-    key = hashlib.sha256("\0".join([verilog, top, simulator, str(waves), control, *recipe]).encode()).hexdigest()[:24]
+    recorded = "WAVES" if waves else "False"
+    key = hashlib.sha256("\0".join([verilog, top, simulator, recorded, control, *recipe]).encode()).hexdigest()[:24]
     folder = BUILD / "sim" / f"{top}-{simulator}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
@@ -114,13 +115,18 @@ def alone_in(folder: Path):
         yield
 
 
+def _recording(waves: bool) -> dict[str, str]:
+    """The environment for `waves`: cocotb's runner believes a variable more than its arguments."""
+    return {"WAVES": str(int(waves))}
+
+
 def _compile(folder: Path, verilog: str, control: str, *, top: str, simulator: str, waves: bool) -> None:
     for item in folder.iterdir():  # what a build that was cut short has left
         if item.name != "lock":
             shutil.rmtree(item) if item.is_dir() else item.unlink()
     source = folder / f"{top}.v"
     source.write_text(verilog)
-    with patched_environment({**environment(simulator), "MAKEFLAGS": MAKE_OPTIONS}):
+    with patched_environment({**environment(simulator), "MAKEFLAGS": MAKE_OPTIONS, **_recording(waves)}):
         if simulator == "verilator":
             runner, arguments = PortsOnlyVerilator(), VERILATOR_ARGUMENTS
             settings = folder / f"{top}.vlt"
@@ -131,6 +137,7 @@ def _compile(folder: Path, verilog: str, control: str, *, top: str, simulator: s
         try:
             runner.build(
                 sources=sources, hdl_toplevel=top, build_dir=folder, waves=waves, always=True,
+                defines={"WAVES": 1} if waves else {},
                 timescale=("1ns", "1ps"), build_args=arguments, log_file=folder / "build.log",
             )  # fmt: skip
         except Exception as error:
@@ -162,14 +169,15 @@ def read_results(path: Path) -> Verdict:
 
 
 def run(folder: Path, *, top: str, simulator: str, module: str, expected: Sequence[str] | None = None,
-        seed: int | None = None, extra_env: dict[str, str] | None = None, waves: bool = False,
+        seed: int | None = None, extra_env: dict[str, str] | None = None, waves: bool = False, wave_file: Path | None = None,
         name: str = "run", search: Sequence[Path] = (), results: Path | None = None,
         plusargs: Sequence[str] = ()) -> Verdict:  # fmt: skip
     """Run the benches of Python module `module` on a built design.
 
     `expected` names the benches that must run (and no others do); `seed` fixes cocotb's random seed, which
     is printed either way; `search` holds folders to import from besides the repository root; `results` is the folder of
-    the result file and the log, the build's by default. Raises `BenchError` unless every bench that ran passed and every
+    the result file and the log, the build's by default; `wave_file` is where waves go, an FST in the build's folder by
+    default. Raises `BenchError` unless every bench that ran passed and every
     expected one ran.
     """
     log = (results or folder) / f"{name}.log"
@@ -177,17 +185,22 @@ def run(folder: Path, *, top: str, simulator: str, module: str, expected: Sequen
     results.unlink(missing_ok=True)
     seed = seed if seed is not None else int.from_bytes(os.urandom(4), "little")
     env = {"COCOTB_ANSI_OUTPUT": "0", **(extra_env or {})}
+    arguments, plusargs = [], list(plusargs)
+    if wave_file is not None and simulator == "verilator":
+        arguments = ["--trace-file", str(wave_file)]
+    elif wave_file is not None:
+        plusargs.append(f"+dumpfile_path={wave_file}")
     path = list(sys.path)
     # The cocotb runner hands this process's import path on to the simulator.
     sys.path[:0] = [str(ROOT), *map(str, search)]
-    with patched_environment({**environment(simulator), **env}):
+    with patched_environment({**environment(simulator), **env, **_recording(waves)}):
         runner = PortsOnlyVerilator() if simulator == "verilator" else cocotb_runner.Icarus()
         status = ""
         try:
             runner.test(
                 test_module=module, hdl_toplevel=top, hdl_toplevel_lang="verilog", build_dir=folder, test_dir=folder,
                 results_xml=str(results), seed=seed, waves=waves, testcase=list(expected) if expected else None,
-                log_file=log, extra_env=env, timescale=("1ns", "1ps"), plusargs=list(plusargs),
+                log_file=log, extra_env=env, timescale=("1ns", "1ps"), plusargs=plusargs, test_args=arguments,
             )  # fmt: skip
         except (Exception, SystemExit) as error:
             status = str(error) or type(error).__name__

@@ -55,12 +55,13 @@ class RtlTransport(Transport):
     async def _finish(self, access, what: str):
         memory = self.machine.memory
         budget = SILENCE + memory.latency + memory.cycles_per_word
-        limit, moved = None, None
+        moved = None
         done = access.wait()
         while await First(done, limit := Timer(budget * PERIOD, "ns")) is limit:
             moved, before = self.machine.activity, moved
             if moved == before:
-                raise TransportError(f"{what} was not answered, and nothing has moved for {budget} cycles\n{self.machine.report()}")
+                report = self.machine.report()
+                raise TransportError(f"{what} was not answered, and nothing has moved for {budget} cycles\n{report}")
         response = access.data
         if response.resp != AxiResp.OKAY:
             raise TransportError(f"{what} was answered with {AxiResp(response.resp).name}")

@@ -42,7 +42,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", action="append", default=[], metavar="y=y.npy", help="write a result (repeatable)")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write what was measured and compared, as JSON")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write every accepted flit and what units did (docs/trace.md)")
-    parser.add_argument("--fault", action="append", default=[], metavar="NAME", help="inject a fault (repeatable)")
+    parser.add_argument("--waves", type=Path, metavar="DIR", help="record waves of the gates, with views of them (--engine rtl)")
+    parser.add_argument(
+        "--fault", action="append", default=[], metavar="NAME",
+        help="inject a fault (repeatable); for --engine rtl PLACE=NAME, such as cluster0=lane-tie",
+    )  # fmt: skip
     parser.add_argument("--list-faults", action=ListFaults, help="print the injectable faults and exit")
     parser.add_argument("--no-skip", action="store_true", help="visit every block in every cycle (slow, same cycles)")
     parser.add_argument("--timeout", type=int, metavar="CYCLES", help="cycle budget of each wait")
@@ -106,12 +110,15 @@ def main(args: argparse.Namespace) -> int:
     if args.timeout is not None and args.timeout < 1:
         raise ArgumentError(f"--timeout {args.timeout}: expected at least one cycle")
     check_outputs([path for path in (*map(Path, targets.values()), args.report, args.trace) if path])
-    if args.engine != "model":
-        for name, given in (("--fault", args.fault), ("--no-skip", args.no_skip)):
-            if given:
-                raise ArgumentError(f"{name} is about the cycle models: it does not go with --engine {args.engine}")
-    if args.simulator is not None and args.engine != "rtl":
-        raise ArgumentError(f"--simulator is about the gates: it does not go with --engine {args.engine}")
+    if args.no_skip and args.engine != "model":
+        raise ArgumentError(f"--no-skip is about the cycle models: it does not go with --engine {args.engine}")
+    if args.fault and args.engine == "reference":
+        raise ArgumentError("--fault is about machines: it does not go with --engine reference")
+    for name, given in (("--simulator", args.simulator), ("--waves", args.waves)):
+        if given is not None and args.engine != "rtl":
+            raise ArgumentError(f"{name} is about the gates: it does not go with --engine {args.engine}")
+    if args.waves and args.waves.exists() and not args.waves.is_dir():
+        raise ArgumentError(f"--waves {args.waves}: expected a folder, and it is a file")
     operands = operands_of(kernel, args)
     if args.engine == "reference":
         if args.trace:
@@ -128,8 +135,9 @@ def main(args: argparse.Namespace) -> int:
     if args.engine == "rtl":
         run_rtl = gates("sim.kernels").run_rtl
         result = run_rtl(
-            artifact, machine, operands, simulator=args.simulator or SIMULATORS[0], trace=args.trace, timeout=args.timeout
-        )
+            artifact, machine, operands, simulator=args.simulator or SIMULATORS[0], trace=args.trace, timeout=args.timeout,
+            waves=args.waves, faults=pairs(args.fault, "--fault", "place=name, such as cluster0=lane-tie"),
+        )  # fmt: skip
     else:
         with rounds(kernel.name) as progress:
             result = run_model(

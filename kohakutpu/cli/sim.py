@@ -36,6 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--machine", default=DEFAULT_MACHINE, metavar="M", help=f"default {DEFAULT_MACHINE}")
     parser.add_argument("--engine", choices=ENGINES, default="model", help="what runs them (default model)")
     parser.add_argument("--simulator", choices=SIMULATORS, default=SIMULATORS[0], help=f"of the gates (default {SIMULATORS[0]})")
+    parser.add_argument("--waves", type=Path, metavar="DIR", help="record waves of the gates into a folder for each kernel")
     parser.add_argument("--fault", action="append", default=[], metavar="NAME", help="inject a fault (`run --list-faults`)")
 
 
@@ -61,7 +62,10 @@ def run_engines(args: argparse.Namespace, artifact: Artifact, machine: Machine, 
         run_rtl = gates("sim.kernels").run_rtl
         note = f"{title}: the gates of {machine.name} under {args.simulator}; their first compile takes minutes, later ones are kept"
         print(note, file=sys.stderr, flush=True)
-        yield "rtl", run_rtl(artifact, machine, operands, simulator=args.simulator)
+        waves = args.waves and args.waves / title
+        yield "rtl", run_rtl(artifact, machine, operands, simulator=args.simulator, waves=waves)
+        if waves:
+            print(f"{title}: waves in {waves / machine.name}.fst, by unit with gtkwave {waves / 'units.gtkw'}")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -69,6 +73,8 @@ def main(args: argparse.Namespace) -> int:
     machine.require_mesh()
     if args.fault and args.engine != "model":
         raise ArgumentError(f"--fault {args.fault[0]} is a fault of the models: it does not go with --engine {args.engine}")
+    if args.waves and args.engine == "model":
+        raise ArgumentError(f"--waves {args.waves} is about the gates: it needs --engine rtl or both")
     equal = True
     for title, reference, knobs, files in cases(machine):
         kernel = load_kernel(reference)

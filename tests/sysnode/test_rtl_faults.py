@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from kohakutpu.cli.kernel_options import read_array
+from kohakutpu.cli.main import main
 from kohakutpu.cli.sim import EXAMPLES, cases
 from kohakutpu.compiler import compile_kernel
 from kohakutpu.host.compare import compare
@@ -12,7 +13,7 @@ from kohakutpu.host.driver import NoAnswer
 from kohakutpu.host.simulate import run_reference
 from kohakutpu.lang.kernel import load as load_kernel
 from kohakutpu.machine import load
-from rtl.top import MachineTop
+from rtl.top import CannotBuild, MachineTop
 from sim.inside import BrokenRules
 from sim.kernels import run_rtl
 
@@ -66,14 +67,39 @@ def test_a_lost_completion_ends_with_the_state_of_every_node():
         assert f"  {name}" in text
 
 
+def test_a_lost_write_acknowledgement_ends_with_the_state_of_every_node():
+    with pytest.raises(NoAnswer, match="waiting for the stage's words in memory: AUX_STAT") as error:
+        run("fused", {"mag0": "write-ack-slot"}, timeout=1000)
+    assert error.value.exit_status == 4
+    text = str(error.value)
+    nodes = text[text.index("nodes:") : text.index("broken rules:")]
+    assert all(f"  {name} (" in nodes for name in ("cluster0", "vector0", "mag0", "agent"))
+
+
+@pytest.mark.parametrize(
+    "fault, status, shown",
+    [
+        ("cluster0=sequencer-lost-completion", 4, "nodes:\n  cluster0 (2,1): 1 instructions not completed"),
+        ("cluster0=lane-saturate", 0, "fault cluster0=lane-saturate: injected, and this kernel does not show it"),
+        ("cluster0=nope", 2, "cluster0 of mm_mesh has no fault 'nope'; there are: cluster-bank-stuck, "),
+        ("noc-lost-tail", 2, "--fault 'noc-lost-tail': expected place=name, such as cluster0=lane-tie"),
+    ],
+)
+def test_the_command_plants_faults_in_gates(fault, status, shown, capsys):
+    kernel = ["kohakutpu.kernels.linear:linear_silu", "--shape", "x=8x32", "--shape", "w=8x32", "--random", "1"]
+    knobs = ["--knob", "gm=2", "--knob", "gn=2", "--knob", "nk=1", "--timeout", "2000"]
+    assert main(["run", *kernel, *knobs, "--engine", "rtl", "--simulator", "icarus", "--fault", fault]) == status
+    assert shown in "".join(capsys.readouterr())
+
+
 @pytest.mark.parametrize(
     "faults, reason",
     [
         ({"cluster1": "lane-tie"}, "faults at cluster1: mm_mesh has r11, r21, cluster0, vector0, mag0, agent, window"),
-        ({"cluster0": "no-such"}, "cluster0 has no fault 'no-such'; there are: cluster-bank-stuck"),
+        ({"cluster0": "no-such"}, "cluster0 of mm_mesh has no fault 'no-such'; there are: cluster-bank-stuck"),
         ({"r31": "lost-hold"}, "faults at r31"),
     ],
 )
 def test_a_fault_that_is_not_there_is_refused(faults, reason):
-    with pytest.raises(TypeError, match=reason):
+    with pytest.raises(CannotBuild, match=reason):
         MachineTop(MACHINE, faults=faults)
