@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
+import tempfile
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -32,60 +33,45 @@ def _benches(module: str):
     return importlib.import_module(module)
 
 
-def _verdict(path: Path, what: str, unit: str, count: int, bench: Callable[[], object]) -> list[Tally]:
-    """`count` things of a file that a block bench compares one by one; it fails at the first difference."""
-    tally = Tally(path.name, what, unit, compared=count)
+def _counted(path: Path, what: str, run: Callable[..., object], /, **options: object) -> list[Tally]:
+    """What `run(result=...)` says it compared, one by one: a row for each kind. It fails at the first difference."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "counts"
+        try:
+            run(result=result, **options)
+        except BenchError as error:
+            failed = Tally(path.name, what, "benches", compared=1)
+            failed.differ(1, str(error))
+            return [failed]
+        counts = json.loads(result.read_text())
+    return [Tally(path.name, what, kind.replace("_", " "), compared=count) for kind, count in counts.items()]
+
+
+def quantiser(path: Path, simulator: str) -> list[Tally]:
+    with np.load(path) as data:
+        tally = Tally(path.name, "converter, both layouts", "entries", compared=2 * len(data["fp16"]))
     try:
-        bench()
+        _benches("test_quantiser").run(simulator, golden=path.resolve())
     except BenchError as error:
         tally.differ(1, str(error))
     return [tally]
 
 
-def _rows(path: Path, wanted: Callable[[str], bool]) -> int:
-    with np.load(path) as data:
-        return sum(len(data[name]) for name in data.files if wanted(name))
-
-
-def quantiser(path: Path, simulator: str) -> list[Tally]:
-    count = 2 * _rows(path, lambda name: name == "fp16")
-    bench = _benches("test_quantiser")
-    return _verdict(path, "converter, both layouts", "entries", count, lambda: bench.run(simulator, golden=path.resolve()))
-
-
-@cache
-def _alu_bench(folder: Path, simulator: str, wrap: bool) -> str:
-    """What the ALU bench says about both ALU files of a folder: nothing, or the first difference."""
-    try:
-        _benches("test_vector_units").run(folder, simulator, tests=["alu_gives_what_was_recorded"], exp2_wrap=wrap)
-    except BenchError as error:
-        return str(error)
-    return ""
-
-
 def alu(path: Path, simulator: str) -> list[Tally]:
     wrap = path.name == "errata_exp2_wrap.npz"
-    tally = Tally(path.name, "ALU of a lane" + (", published exp2" if wrap else ""), "results")
-    tally.compared = _rows(path, lambda name: name.endswith("_out"))
-    difference = _alu_bench(path.parent.resolve(), simulator, wrap)
-    tally.differ(int(bool(difference)), difference)
-    return [tally]
+    what = "ALU of a lane" + (", published exp2" if wrap else "")
+    return _counted(path, what, _benches("test_vector_units").run, golden=path.parent.resolve(), simulator=simulator,
+                    tests=["alu_gives_what_was_recorded"], exp2_wrap=wrap, files=[path.name])  # fmt: skip
 
 
 def conversions(path: Path, simulator: str) -> list[Tally]:
-    count = _rows(path, lambda name: "_to_" in name)
-    bench = _benches("test_vector_units")
-    return _verdict(
-        path, "conversions", "words", count, lambda: bench.run(path.parent.resolve(), simulator, tests=["conversions"])
-    )
+    return _counted(path, "conversions", _benches("test_vector_units").run, golden=path.parent.resolve(),
+                    simulator=simulator, tests=["conversions"])  # fmt: skip
 
 
 def vector_core(path: Path, simulator: str) -> list[Tally]:
-    with np.load(path) as data:
-        count = int(data["n_programs"])
-    bench = _benches("test_vector")
-    return _verdict(path, "recorded kernels, exp2 as published", "programs", count, lambda: bench.run(
-        "bench_vector_golden", "recorded_kernels", simulator, planted=True, golden=path.resolve()))  # fmt: skip
+    return _counted(path, "recorded kernels, exp2 as published", _benches("test_vector").run, bench="bench_vector_golden",
+                    test="recorded_kernels", simulator=simulator, planted=True, golden=path.resolve())  # fmt: skip
 
 
 def cluster(path: Path, simulator: str) -> list[Tally]:

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import cocotb
+from support.counted import report
 from support.links import Links
 from vector_scenario import AT, HOST, INST_DEPTH, PORT
 
@@ -101,7 +102,7 @@ async def recorded_kernels(dut):
     if hasattr(dut, "planted"):
         dut.planted.value = 0
     links = await Links.start(dut, probing=0.0)
-    wrong, words, ends = [], 0, 0
+    wrong, ends, of_l1, of_memory = [], 0, 0, 0
     for program in programs(GOLDEN, CoreProgram):
         assert program.errata <= {"exp2-wrap"}, f"{program.name}: the gates have no {program.errata}"
         await links.reset()  # registers as the recording found them
@@ -126,12 +127,12 @@ async def recorded_kernels(dut):
         if not (signal["code"], signal["arg"]) == expected == recorded:
             wrong.append(f"{program.name}: ended with {signal}, recorded {recorded}, model {expected}")
         for word in program.mask.nonzero()[0]:
-            words += 1
+            of_l1 += 1
             recorded = integer(program.l1_after[word])
             if l1[word] != recorded:
                 wrong.append(f"{program.name}: L1 word {word}: got {l1[word]:064x}, recorded {recorded:064x}")
         for address, recorded in program.memory_after.items():
-            words += 1
+            of_memory += 1
             if memory.get(address, 0) != recorded:
                 wrong.append(
                     f"{program.name}: memory {address:#x}: got {memory.get(address, 0):064x}, recorded {recorded:064x}"
@@ -139,5 +140,6 @@ async def recorded_kernels(dut):
         for line in wrong[:20]:
             dut._log.error(line)
         assert not wrong, f"{len(wrong)} differences up to {program.name}"
-    assert ends and words
-    dut._log.warning(f"{ends} recorded kernels and {words} words equal, cycles equal to the model's")
+    assert ends and of_l1 and of_memory
+    dut._log.warning(f"{ends} recorded kernels, {of_l1} words of L1 and {of_memory} of memory equal, cycles the model's")
+    report(programs=ends, l1_words=of_l1, memory_words=of_memory)

@@ -65,15 +65,9 @@ def test_every_planted_fault_is_found(fault):
         run(LIVES, sizes=sizes, simulator="icarus", fault=fault, seeds=seeds(3), length=60)
 
 
-def test_golden_cases_of_the_sample():
+def test_golden_cases():
+    """A sample; `tests/sysnode/test_rtl_golden.py` has them all."""
     for tally in check_cluster_rtl(SAMPLE, "icarus"):
-        assert tally.ok, tally.first
-
-
-@pytest.mark.slow
-def test_golden_cases(golden):
-    """All 49 where the full set is beside the checkout."""
-    for tally in check_cluster_rtl(golden / "cluster.npz"):
         assert tally.ok, tally.first
 
 

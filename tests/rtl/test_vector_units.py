@@ -13,6 +13,7 @@ from rtl.emit import shared
 from rtl.vector_alu import VectorAlu
 from rtl.vector_formats import FromFp16, FromFp32, ToFp16, to_fp32
 from rtl.vector_tree import TreeAdder
+from sim.runner import BenchError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from support.harness import run_bench  # noqa: E402
@@ -65,18 +66,27 @@ class Units(wiring.Component):
         return m
 
 
-def run(golden, simulator="verilator", tests=None, units=16, exp2_wrap=False):
-    environment = {"golden": golden, "units": units, "exp2_wrap": exp2_wrap}
+ALU = ("vec_alu.npz", "vec_alu_extra.npz")
+WRAPPING = ("errata_exp2_wrap.npz",)
+
+
+def run(golden, simulator="verilator", tests=None, units=16, exp2_wrap=False, files=ALU, **environment):
+    """Benches on the recorded vectors of a folder; those of the ALU are in `files`."""
+    environment |= {"golden": golden, "units": units, "exp2_wrap": exp2_wrap, "files": " ".join(files)}
     top = Units(units=units, exp2_wrap=exp2_wrap)
     return run_bench(top, "bench_vector_units", name="vector_units", simulator=simulator, tests=tests, **environment)
 
 
-def test_recorded_and_random_vectors(golden):
-    assert len(run(golden).passed) == 4
+def test_recorded_and_random_vectors():
+    """A sample of the recorded ones; `tests/sysnode/test_rtl_golden.py` has them all."""
+    assert len(run(SAMPLED).passed) == 4
 
 
-def test_published_exp2(golden):
-    run(golden, exp2_wrap=True, tests=["alu_gives_what_was_recorded"])
+def test_published_exp2():
+    """And only with the erratum."""
+    run(SAMPLED, exp2_wrap=True, tests=["alu_gives_what_was_recorded"], files=WRAPPING)
+    with pytest.raises(BenchError, match="errata_exp2_wrap.npz a: .* expected"):
+        run(SAMPLED, tests=["alu_gives_what_was_recorded"], files=WRAPPING)
 
 
 def test_random_vectors_on_icarus():
