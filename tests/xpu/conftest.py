@@ -43,12 +43,44 @@ def reasons():
     return lambda kernel: [str(refusal) for refusal in refusals(kernel)]
 
 
+def both(kernel, arguments, how: Launch) -> str:
+    """Run a kernel by the walker on a copy of its memory, and as it runs by itself: bytes or error must be the same."""
+    allocations = {id(base(a)): base(a).copy() for a in arguments if is_memory(a)}
+    error = None
+    try:
+        run(kernel, arguments, how, walk=True)
+    except (xpu.Refused, xpu.Undefined) as raised:
+        error = raised
+    walked = {key: array.copy() for key, array in ((id(base(a)), base(a)) for a in arguments if is_memory(a))}
+    for argument in filter(is_memory, arguments):
+        base(argument)[...] = allocations[id(base(argument))]
+    try:
+        path = run(kernel, arguments, how)
+    except (xpu.Refused, xpu.Undefined) as raised:
+        assert error is not None and str(raised) == str(error)
+        raise
+    assert error is None
+    for argument in filter(is_memory, arguments):
+        assert base(argument).tobytes() == walked[id(base(argument))].tobytes()
+    return path
+
+
+def is_memory(value) -> bool:
+    return isinstance(value, (np.ndarray, xpu.KernelBuffer))
+
+
+def base(value) -> np.ndarray:
+    """The whole allocation behind an argument."""
+    value = value.allocation.bytes if isinstance(value, xpu.KernelBuffer) else value
+    return value if value.base is None else value.base
+
+
 @pytest.fixture
 def launch():
-    """`launch(kernel, *arguments, grid=, block=, width=, ...)`."""
+    """`launch(kernel, *arguments, grid=, block=, width=, ...)`, by both paths; gives the path that answered."""
 
     def call(kernel, *arguments, grid=1, block=1, width=None, **more):
-        run(kernel, arguments, Launch(grid, block, width, **more))
+        return both(kernel, arguments, Launch(grid, block, width, **more))
 
     return call
 
@@ -61,7 +93,7 @@ def compute():
         parameters = ", ".join([f"out: KernelBuffer[{kind}]", *(f"{name}: {t}" for name, (t, _) in inputs.items())])
         kernel = with_body(f"out[0] = {expression}", parameters)
         out = np.zeros(1, kind.dtype)
-        run(kernel, [out, *(value for _, value in inputs.values())], Launch())
+        both(kernel, [out, *(value for _, value in inputs.values())], Launch())
         return out[0]
 
     return call
@@ -77,7 +109,7 @@ def lanes():
         body = f"t = thread.x()\nv = data[t]\n{before}\nout[t] = {expression}"
         kernel = with_body(body, f"out: KernelBuffer[{kind}], data: KernelBuffer[{of}]")
         out = np.zeros(block, kind.dtype)
-        run(kernel, [out, values], Launch(1, block, width))
+        both(kernel, [out, values], Launch(1, block, width))
         return out.tolist()
 
     return call

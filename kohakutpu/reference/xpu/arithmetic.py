@@ -161,11 +161,11 @@ def fma(kind: Scalar, left, right, addend):
 
 def _round_half_away(value):
     whole = np.trunc(value)
-    return whole if abs(value - whole) < 0.5 or not np.isfinite(value) else whole + np.copysign(1.0, value)
+    return np.where(np.abs(value - whole) >= 0.5, whole + np.copysign(1.0, value), whole)[()]
 
 
-_EXACT = {"floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": _round_half_away}
-_ROUNDED_ONCE = {
+FUNCTIONS = {
+    "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": _round_half_away,
     "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "log10": np.log10, "sin": np.sin, "cos": np.cos,
     "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2, "pow": np.power,
     "rsqrt": lambda value: 1.0 / np.sqrt(value),
@@ -183,5 +183,5 @@ def function(name: str, kind: Scalar, *values):
         return fma(kind, *values)
     if name == "sqrt":
         return settle(kind, np.sqrt(lift(kind, values[0])))
-    result = np.float64((_EXACT | _ROUNDED_ONCE)[name](*map(np.float64, values)))
+    result = np.float64(FUNCTIONS[name](*map(np.float64, values)))
     return result if kind is f64 else settle(kind, np.float32(result))

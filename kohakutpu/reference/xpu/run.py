@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,13 +13,18 @@ import numpy as np
 from kohakutpu.xpu.errors import Refusal, Refused
 from kohakutpu.xpu.kernel import Kernel
 from kohakutpu.xpu.memory import KernelBuffer
-from kohakutpu.xpu.tree import Invoke, Program, Variable, walk
+from kohakutpu.xpu.tree import Invoke, Program, Variable
+from kohakutpu.xpu.tree import walk as nodes
 from kohakutpu.xpu.types import BOOL, BufferType, FunctionType, Scalar, f64, u32
 
 from . import arithmetic as host
+from . import tracking
+from .batch import Bail
+from .lockstep import Lockstep
 from .memory import Memory, read_element
 from .schedule import Budget, Workgroup, groups
 
+BATCH = 1 << 14  # work-items that the fast path steps together
 UNKNOWABLE = {"thread.clock": "thread.clock has no reference value, by its nature"}
 
 
@@ -50,7 +58,7 @@ def refusals(kernel: Kernel) -> list[Refusal]:
         inside = "" if function is program.kernel else function.name
         if not function.portable:
             found.append(Refusal(f"{function.name} has back-end arms and no portable body", function.at))
-        for node in (node for statement in function.body for node in walk(statement)):
+        for node in (node for statement in function.body for node in nodes(statement)):
             if isinstance(node, Invoke) and node.verb in UNKNOWABLE:
                 found.append(Refusal(UNKNOWABLE[node.verb], node.at, inside))
     return found
@@ -62,8 +70,11 @@ def survey(kernel: Kernel) -> str:
     return f"{kernel.name}\tREFUSED\t{len(found)}\t{found[0]}" if found else f"{kernel.name}\tRUNS\t0"
 
 
-def run(kernel: Kernel, arguments: Sequence, launch: Launch, arithmetic=host) -> None:
-    """Run a kernel; buffers change in place.
+def run(kernel: Kernel, arguments: Sequence, launch: Launch, arithmetic=host, walk: bool = False) -> str:
+    """Run a kernel; buffers change in place. Gives "fast" or "walk": which path answered.
+
+    The walker is the definition. The fast path (`lockstep`) gives the same bytes or makes way for it; `walk`, or
+    XPU_REF_WALK=1, keeps it out, and XPU_REF_COMPILE_LOG=1 prints why it made way.
 
     `arguments` in parameter order: a KernelBuffer or a one-dimensional numpy array of the element's dtype (bfloat16:
     uint16 bits, bool: uint8) for a buffer; a number in the type's range, or Bits, for a scalar; a helper or its tag
@@ -78,8 +89,38 @@ def run(kernel: Kernel, arguments: Sequence, launch: Launch, arithmetic=host) ->
     bound = bind(program, arguments)
     budget = Budget(launch.budget_seconds, program.name)
     with np.errstate(all="ignore"):
+        if arithmetic is host and not walk and os.environ.get("XPU_REF_WALK") != "1":
+            why = fast(program, grid, block, width, bound, budget, launch.shared_bytes)
+            if why is None:
+                return "fast"
+            if os.environ.get("XPU_REF_COMPILE_LOG") == "1":
+                print(f"{program.name}: walked: {why}", file=sys.stderr)
         for group in groups(grid):
             Workgroup(program, group, grid, block, width, bound, budget, arithmetic, launch.shared_bytes).run()
+    return "walk"
+
+
+def fast(program: Program, grid, block, width, bound: list, budget: Budget, shared_bytes: int | None) -> str | None:
+    """Run a launch by the fast path. Otherwise memory is as it was, and the answer says why."""
+    why = tracking.unknown(program)
+    if why:
+        return why
+    watched = tracking.stored(program)
+    held = [(p, value) for p, value in zip(program.kernel.parameters, bound, strict=True) if isinstance(value, Memory)]
+    for (one, left), (two, right) in itertools.combinations(held, 2):
+        if watched & {one, two} and np.may_share_memory(left.array, right.array):
+            return f"{one.name} and {two.name} overlap"
+    saved = [(value.array, value.array.copy()) for parameter, value in held if parameter in watched]
+    size = max(1, BATCH // (block[0] * block[1] * block[2]))
+    order, epochs, frame = groups(grid), tracking.epochs(), tracking.bind(program, bound, watched)
+    try:
+        while batch := list(itertools.islice(order, size)):
+            Lockstep(program, batch, grid, block, width, frame, epochs, budget.look, shared_bytes).run()
+    except Bail as bail:
+        for array, before in saved:
+            array[:] = before
+        return str(bail)
+    return None
 
 
 def refuse(program: Program, construct: str) -> Refused:

@@ -1,0 +1,159 @@
+"""The fast path gives the walker's bytes or makes way for it (`launch` of conftest compares the two everywhere)."""
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from kohakutpu import xpu
+from kohakutpu.reference.xpu import Launch, refusals, run
+from kohakutpu.xpu import KernelBuffer, Shared, barrier, f32, i32, kernel, thread, u32, workgroup
+from kohakutpu.xpu.types import SCALARS
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from conftest import both, build  # noqa: E402
+from generated import BLOCK, COUNT, PARAMETERS, WIDTH, Generator  # noqa: E402
+
+
+@kernel
+def saxpy(y: KernelBuffer[f32], x: KernelBuffer[f32], a: f32, n: u32):
+    i = thread.global_id_x()
+    if i < n:
+        y[i] = a * x[i] + y[i]
+
+
+@kernel
+def gemm(c: KernelBuffer[f32], a: KernelBuffer[f32], b: KernelBuffer[f32], n: u32):
+    rows = Shared[f32](256)
+    cols = Shared[f32](256)
+    x = thread.x()
+    y = thread.y()
+    row = workgroup.y() * 16 + y
+    col = workgroup.x() * 16 + x
+    total: f32
+    for t in range(n // 16):
+        rows[y * 16 + x] = a[row * n + t * 16 + x]
+        cols[y * 16 + x] = b[(t * 16 + y) * n + col]
+        barrier.workgroup()
+        for k in range(16):
+            total += rows[y * 16 + k] * cols[k * 16 + x]
+        barrier.workgroup()
+    c[row * n + col] = total
+
+
+def test_the_known_kernels_take_the_fast_path(launch):
+    rng = np.random.default_rng(3)
+    x, y = rng.standard_normal((2, 3000)).astype(np.float32)
+    assert launch(saxpy, y, x, 2.5, 2900, grid=12, block=256) == "fast"
+    a, b = rng.standard_normal((2, 1024)).astype(np.float32)
+    c = np.zeros(1024, np.float32)
+    assert launch(gemm, c, a, b, 32, grid=(2, 2), block=(16, 16)) == "fast"
+    expected = np.zeros((32, 32), np.float32)
+    for k in range(32):
+        expected += a.reshape(32, 32)[:, k, None] * b.reshape(32, 32)[None, k, :]
+    assert c.tobytes() == expected.tobytes()
+
+
+def seconds(*arguments, **more) -> float:
+    start = time.process_time()
+    run(*arguments, **more)
+    return time.process_time() - start
+
+
+def test_the_fast_path_is_fifty_times_the_walker():
+    count, part = 1 << 20, 1 << 13
+    x = np.ones(count, np.float32)
+    saxpy.program, gemm.program  # noqa: B018 - reading the source is not part of a run
+    fast = min(seconds(saxpy, [x.copy(), x, 2.5, count], Launch(count // 256, 256)) for _ in range(2))
+    walked = seconds(saxpy, [x[:part].copy(), x[:part], 2.5, part], Launch(part // 256, 256), walk=True)
+    assert walked * (count // part) > 50 * fast
+    tiles = [np.ones(96 * 96, np.float32) for _ in range(3)]
+    fast = min(seconds(gemm, [*tiles, 96], Launch((6, 6), (16, 16))) for _ in range(2))
+    walked = seconds(gemm, [*tiles, 96], Launch(1, (16, 16)), walk=True)
+    assert walked * 36 > 50 * fast
+
+
+MAKES_WAY = [
+    ("out[0] = i32(thread.x())", "a write of what another work-item touched"),
+    ("out[thread.x()] = out[thread.x() + 1]", "a write of what another work-item touched"),
+    ("out[thread.x() + 1] = out[thread.x()]", "a write of what another work-item touched"),
+    ("if thread.x() == 0:\n    out[9] = 5\nr = out[9]", "a read of what another work-item wrote"),
+    ("out[0] = q.atomic_add(0, 1)", "memory.atomic_add"),
+    ("t: CooperativeMatrix[i32, 4, 4, 2]\nt.splat(7)\nt.store(out, 0, 0, 4)", "tile.splat"),
+    ("if thread.x() > 0:\n    out[thread.x()] = i32(wave.reduce_sum(1))", "lanes of a wave apart"),
+    ("x: f64 = f64(q[0])\nout[thread.x()] = i32(math.fma(x, x, x))", "fma of float64"),
+]
+
+
+@pytest.mark.parametrize("body, why", MAKES_WAY)
+def test_it_makes_way_and_says_why(body_of, capsys, monkeypatch, body, why):
+    monkeypatch.setenv("XPU_REF_COMPILE_LOG", "1")
+    declared = body_of(body, "out: KernelBuffer[i32], q: KernelBuffer[i32]")
+    path = both(declared, [np.arange(64, dtype=np.int32), np.ones(4, np.int32)], Launch(1, 8, 4))
+    assert path == "walk" and capsys.readouterr().err == f"k: walked: {why}\n"
+
+
+def test_order_between_workgroups_is_the_walkers(launch, body_of):
+    body = """
+s = Shared[i32](4)
+g = i32(workgroup.x())
+s[thread.x()] = out[4 * g + i32(thread.x())]
+barrier.workgroup()
+out[4 * g + 4 + i32(thread.x())] = s[3 - i32(thread.x())] + 1
+"""
+    out = np.arange(24, dtype=np.int32)
+    assert launch(body_of(body), out, grid=5, block=4) == "walk"
+    assert out.reshape(6, 4)[:, 0].tolist() == [0, 4, 2, 6, 4, 8]
+
+
+def test_overlapping_buffers_are_walked(launch, body_of):
+    memory = KernelBuffer.of(i32, np.arange(16, dtype=np.int32))
+    kernel = body_of("a[thread.x()] = b[thread.x()]", "a: KernelBuffer[i32], b: KernelBuffer[i32]")
+    assert launch(kernel, memory.slice(0, 8), memory.slice(8, 8), block=8) == "fast"
+    assert launch(kernel, memory.slice(0, 8), memory.slice(7, 8), block=8) == "walk"
+
+
+def test_the_environment_keeps_it_out(launch, monkeypatch):
+    monkeypatch.setenv("XPU_REF_WALK", "1")
+    x = np.ones(4, np.float32)
+    assert launch(saxpy, x, x.copy(), 2.0, 4) == "walk"
+
+
+def test_memory_is_restored_before_the_walker_runs(launch, body_of):
+    kernel = body_of("out[t0] += 1\nout[t0] = out[0]".replace("t0", "thread.x()"))
+    out = np.arange(8, dtype=np.int32)
+    assert launch(kernel, out, block=8) == "walk"
+    assert out.tolist() == [1] * 8
+
+
+def arguments_of(random) -> list:
+    """Arguments of a generated kernel."""
+    scalars = []
+    for kind in map(SCALARS.get, PARAMETERS.values()):
+        if kind.kind == "int":
+            scalars.append(random.choice([kind.low, kind.high, 0, 1, 3, random.randint(kind.low, kind.high)]))
+        else:
+            scalars.append(random.choice([0.0, -0.0, 1.5, -3.25, 1e-6, 1e4, float("inf"), float("nan")]))
+    data = np.array([random.randint(-(1 << 15), (1 << 15) - 1) for _ in range(32)], np.int16)
+    return [np.zeros(COUNT, np.int64), np.zeros(COUNT), data, *scalars]
+
+
+@settings(max_examples=300)
+@given(st.randoms(use_true_random=False))
+def test_generated_kernels_agree_or_are_refused_alike(random):
+    text = Generator(random).kernel()
+    kernel = build(text)
+    if refusals(kernel):
+        event("refused")
+        with pytest.raises(xpu.Refused):
+            run(kernel, arguments_of(random), Launch())
+        return
+    try:
+        event(both(kernel, arguments_of(random), Launch(COUNT // BLOCK, BLOCK, WIDTH)))
+    except xpu.Undefined:
+        event("undefined")
