@@ -74,7 +74,8 @@ def _instruction(target: int, payload: int) -> Flit:
     return Flit(target, AGENT, FlitType.CU_INST, TXN, 0, 0, payload)
 
 
-def _to_core(*payloads: int) -> list[Flit]:
+def to_core(*payloads: int) -> list[Flit]:
+    """Instructions for the vector core."""
     return [_instruction(CORE, payload) for payload in payloads]
 
 
@@ -94,16 +95,16 @@ def phases(a: np.ndarray, b: np.ndarray) -> list[list[Flit]]:
     gemm = cluster.GEMM.encode(gm=GM, gn=GN, nk=NK)
     ax, ay = AGENT & 15, AGENT >> 4
     drain = {"op": cluster.Op.DRAIN, "n": TILES, "nk": 0, "dnode": 1}  # the recorded bench leaves nk clear
-    to_agent = cluster.WORD.encode(**drain, dst_x=ax, dst_y=ay)
-    to_core = cluster.WORD.encode(**drain, dst_x=CORE & 15, dst_y=CORE >> 4, dflags=1, dack_x=ax, dack_y=ay)
+    agent_drain = cluster.WORD.encode(**drain, dst_x=ax, dst_y=ay)
+    core_drain = cluster.WORD.encode(**drain, dst_x=CORE & 15, dst_y=CORE >> 4, dflags=1, dack_x=ax, dack_y=ay)
     scales = ones[: len(entries_a)]
     first = _burst(0, _first_word_scales(mxfp7.pack(entries_a, scales, "A")))
     first += _burst(1, _first_word_scales(mxfp7.pack(entries_b, scales, "B")))
-    first += [_instruction(CLUSTER, gemm), _instruction(CLUSTER, to_agent)]
-    second = [_instruction(CLUSTER, gemm), _instruction(CLUSTER, to_core)]
+    first += [_instruction(CLUSTER, gemm), _instruction(CLUSTER, agent_drain)]
+    second = [_instruction(CLUSTER, gemm), _instruction(CLUSTER, core_drain)]
     copy = [vector.encode(Opcode.VDRAIN, ad=0), vector.encode(Opcode.VHALT)]
     base = lambda ad, address: vector.DESC_BASE.encode(ad=ad, field=DescField.BASE, base=address)  # noqa: E731
-    third = _to_core(*_image(0, copy), base(0, DRAINED), _dim(0, 32, TILES), vector.RUN.encode(pc=0))
+    third = to_core(*_image(0, copy), base(0, DRAINED), _dim(0, 32, TILES), vector.RUN.encode(pc=0))
     double = [vector.encode(Opcode.VSETI), 16, vector.encode(Opcode.VSETVL), vector.encode(Opcode.VSETMODE)]
     for tile in range(TILES):
         double += [
@@ -112,7 +113,7 @@ def phases(a: np.ndarray, b: np.ndarray) -> list[list[Flit]]:
             vector.encode(Opcode.VST, ad=2, vd=1, offset=tile),
         ]
     double += [vector.encode(Opcode.VDRAIN, ad=3, l1=64), vector.encode(Opcode.VHALT)]
-    fourth = _to_core(
+    fourth = to_core(
         *_image(8, double), base(1, 0), _dim(1, 1, 1), base(2, 64), _dim(2, 1, 1), base(3, DOUBLED), _dim(3, 32, TILES),
         vector.RUN.encode(pc=8),
     )  # fmt: skip

@@ -4,6 +4,12 @@ Interpreter, model and gates give the same image; every node sends the same flit
 no difference; a machine that does not answer is reported.
 """
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from kohakutpu.cli.kernel_options import read_array
@@ -18,6 +24,7 @@ from kohakutpu.machine import load
 from kohakutpu.noc.trace import Trace
 from sim.kernels import run_rtl
 
+HERE = Path(__file__).resolve().parent
 MACHINE = load("mm_mesh")
 CASES = {title: rest for title, *rest in cases(MACHINE)}
 
@@ -60,12 +67,32 @@ def test_quad(title):
     assert gates.flits == run_model(artifact, machine, operands).flits
 
 
-def test_seeds_and_simulators_make_no_difference():
-    artifact, operands, image = case("fused")
-    runs = [run_rtl(artifact, MACHINE, operands, seed=seed) for seed in (1, 2)]
-    runs.append(run_rtl(artifact, MACHINE, operands, simulator="icarus", seed=3))
-    assert all(compare(artifact, image.outputs, run.run.outputs)[0].equal for run in runs)
-    assert len({str((run.to_dict(), run.run.images)) for run in runs}) == 1
+def digests(machine, simulator, seed, *faults):
+    """`rtl_digests` in a process of its own, whose hashes are of another seed too."""
+    command = [sys.executable, str(HERE / "rtl_digests.py"), machine, simulator, str(seed), *faults]
+    environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(HERE.parents[1])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("machine", ["mm_mesh", pytest.param("1x1_min", marks=pytest.mark.slow)])
+def test_processes_seeds_and_simulators_make_no_difference(machine, capsys):
+    """Every flit of every link in the same cycle, and the same image."""
+    verilator, icarus = digests(machine, "verilator", 1), digests(machine, "icarus", 2)
+    assert verilator == icarus
+    assert len({case["trace"] for case in icarus.values()}) == len({case["cycles"] for case in icarus.values()}) == len(CASES)
+    with capsys.disabled():
+        for title, case in icarus.items():
+            print(f"\n{title} on {machine}, two processes, seeds and simulators: image {case['image'][:16]}, "
+                  f"trace {case['trace'][:16]}, {case['cycles']} cycles", end="")  # fmt: skip
+
+
+@pytest.mark.slow
+def test_digests_see_a_planted_fault():
+    sound, planted = digests("mm_mesh", "icarus", 1), digests("mm_mesh", "icarus", 1, "cluster0=lane-tie")
+    for title in CASES:
+        assert sound[title]["image"] != planted[title]["image"] and sound[title]["trace"] != planted[title]["trace"]
 
 
 def test_a_machine_that_does_not_answer_is_reported():

@@ -1,18 +1,18 @@
-"""The peer bench on the gates of mm_mesh: 163 checks, and every flit on every link in the model's cycle."""
+"""The peer bench on the gates of mm_mesh: 163 checks, every flit on every link in the model's cycle, and what it settles."""
 
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
-from kohakutpu.isa.flit import FlitType
-from kohakutpu.isa.signals import CU_SIGNAL, SignalCode
 from kohakutpu.machine import load
 from sim.machine import build
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "rtl"))
 import peer_scenario as peer  # noqa: E402
+import peer_settled as settled  # noqa: E402
 from rtl_compare import model_transfers, run_job  # noqa: E402
 from support.models import compare  # noqa: E402
 
@@ -20,19 +20,14 @@ SEED = 7
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory):
-    """(result, transfers) of the peer bench on the gates under Verilator."""
-    built = build(load("mm_mesh"), simulator="verilator", agent="bench")
-    return run_job(built, "peer_bench", tmp_path_factory.mktemp("peer") / "flits", operands=SEED)
+def built():
+    return build(load("mm_mesh"), simulator="verilator", agent="bench")
 
 
 @pytest.fixture(scope="module")
-def sent(bench):
-    """Transfers by link."""
-    links = {}
-    for _, link, flit in bench[1]:
-        links.setdefault(link, []).append(flit)
-    return links
+def bench(built, tmp_path_factory):
+    """(result, transfers) of the peer bench on the gates under Verilator."""
+    return run_job(built, "peer_bench", tmp_path_factory.mktemp("peer") / "flits", operands=SEED)
 
 
 def test_163_checks_hold(bench, capsys):
@@ -54,32 +49,23 @@ def test_every_flit_on_every_link_in_the_models_cycle(bench):
         compare(transfers, late)
 
 
-def test_one_granule_for_each_sub_tile(sent):
-    """A drain of 9 sub-tiles to a node is 9 data words behind two descriptors."""
-    to_core = [f for f in sent["cluster0.out"] if f.type == FlitType.CU_DATA and f.dst == peer.CORE]
-    assert len(to_core) == peer.TILES + 2
-    heads, data = peer.granules(to_core)
-    assert heads == 2 and sorted(data) == list(range(peer.TILES))
+def evidence(built, flits, program) -> settled.Evidence:
+    """What the gates did with a program of the bench's four phases."""
+    groups = settled.groups(program)
+    result, transfers = run_job(built, "play", flits, groups=groups, memory=[], quiet=300, budget=60_000, look=settled.IMAGES)
+    links = defaultdict(list)
+    for _, link, flit in transfers:
+        links[link].append(flit)
+    return settled.Evidence(links, *result["memory"])
 
 
-def test_the_same_image_reaches_node_and_core(sent):
-    """What the core's L1 holds is what the agent was sent, word for word."""
-    of = {
-        target: peer.granules([f for f in sent["cluster0.out"] if f.type == FlitType.CU_DATA and f.dst == target])[1]
-        for target in (peer.AGENT, peer.CORE)
-    }
-    assert of[peer.AGENT] == of[peer.CORE]
-    written = [f.payload.to_bytes(32, "little") for f in sent["vector0.out"] if f.type == FlitType.MEM_WR_DATA]
-    assert written[: peer.TILES] == [of[peer.CORE][i] for i in range(peer.TILES)]
+@pytest.mark.parametrize("check", settled.CHECKS, ids=lambda check: check.__name__)
+def test_settled(check, built, tmp_path):
+    check(evidence(built, tmp_path / "flits", settled.CHECKS[check]))
 
 
-def test_one_data_received_for_each_burst(sent):
-    bursts = [f for f in sent["cluster0.out"] if f.type == FlitType.CU_DATA and f.dst == peer.CORE]
-    descriptors, _ = peer.granules(bursts)
-    signals = [CU_SIGNAL.decode(f.payload) for f in sent["vector0.out"] if f.type == FlitType.CU_SIGNAL]
-    assert sum(signal["code"] == SignalCode.DATA_RECEIVED for signal in signals) == descriptors == 2
-
-
-def test_the_epilogue_reads_nothing(sent):
-    """It is exact with no fill: the core never asks memory for a word."""
-    assert not [f for f in sent["vector0.out"] if f.type == FlitType.MEM_RD_REQ]
+@pytest.mark.parametrize("name", settled.BROKEN)
+def test_a_program_that_is_not_so_is_seen(name, built, tmp_path):
+    check, program, message = settled.BROKEN[name]
+    with pytest.raises(AssertionError, match=message):
+        check(evidence(built, tmp_path / "flits", program))
