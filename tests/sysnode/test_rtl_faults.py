@@ -1,6 +1,8 @@
 # amaranth: UnusedElaboratable=no
 """Faults planted in whole machines are seen: by the port checker's name, as differing bytes, as a hang with every node's state."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -11,13 +13,16 @@ from kohakutpu.compiler import compile_kernel
 from kohakutpu.host.compare import compare
 from kohakutpu.host.driver import NoAnswer
 from kohakutpu.host.simulate import run_reference
+from kohakutpu.kernels.linear import linear_silu
 from kohakutpu.lang.kernel import load as load_kernel
 from kohakutpu.machine import load
 from rtl.top import CannotBuild, MachineTop
 from sim.inside import BrokenRules
 from sim.kernels import run_rtl
+from sim.transport import SILENCE
 
 MACHINE = load("mm_mesh")
+SMALL = {"gm": 2, "gn": 2, "nk": 1}
 CASES = {title: rest for title, *rest in cases(MACHINE)}
 
 
@@ -103,3 +108,15 @@ def test_the_command_plants_faults_in_gates(fault, status, shown, capsys):
 def test_a_fault_that_is_not_there_is_refused(faults, reason):
     with pytest.raises(CannotBuild, match=reason):
         MachineTop(MACHINE, faults=faults)
+
+
+@pytest.mark.slow
+def test_a_memory_slower_than_any_budget_of_an_access_is_no_hang():
+    """A thousand cycles a word: moving an operand takes longer than the silence that an access may have."""
+    machine = dataclasses.replace(MACHINE, memory=dataclasses.replace(MACHINE.memory, cycles_per_word=1024))
+    operands = {name: np.full((8, 32), 0.5, np.float16) for name in "xw"}
+    artifact = compile_kernel(linear_silu, machine, {name: (8, 32) for name in "xw"}, SMALL)
+    gates = run_rtl(artifact, machine, operands)
+    assert gates.simulated > 4 * SILENCE
+    image = run_reference(linear_silu, SMALL, operands, machine)
+    assert all(row.equal for row in compare(artifact, image.outputs, gates.run.outputs))
