@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help env sim rtl synth test test-models nightly regress golden bench clean
+.PHONY: help env sim lockstep rtl synth test test-models nightly regress golden bench clean
 
 help:
 	@echo 'make env                               set up .venv'
@@ -17,6 +17,7 @@ help:
 	@echo '         [ENGINE=model|rtl|both] [SIM=verilator|icarus] [WAVES=1]'
 	@echo 'make rtl MACHINE=mm_mesh               the Verilog of a machine, as build/MACHINE.v'
 	@echo 'make synth MACHINE=mm_mesh             LUTs, registers, memories and DSPs by block'
+	@echo 'make lockstep MACHINE=mm_mesh           model and gates side by side, every kernel, every cycle'
 	@echo 'make test                              the test suite (under 25 minutes on two cores)'
 	@echo 'make test-models                       what of it needs no gates (two minutes)'
 	@echo 'make nightly                           the long regressions'
@@ -44,6 +45,9 @@ $(READY): pyproject.toml constraints.txt
 sim: $(READY)
 	@$(BIN)/kohakutpu sim --machine $(MACHINE) --engine $(ENGINE) --simulator $(SIM) $(if $(FAULT),--fault $(FAULT)) \
 	    $(if $(filter 1,$(WAVES)),--waves build/waves/$(MACHINE))
+
+lockstep: $(READY)
+	@$(BIN)/kohakutpu lockstep $(KERNEL) --machine $(MACHINE) --simulator $(SIM)
 
 rtl: $(READY)
 	@mkdir -p build

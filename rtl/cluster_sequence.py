@@ -21,6 +21,7 @@ FAULTS = {
     "sequencer-lost-completion": "the first DRAIN retires without a completion",
     "sequencer-early-retire": "a DRAIN retires when its last flit is in the output register",
     "sequencer-early-emit": "an emitting GEMM starts while granules of the last batch are still to be sent",
+    "sequencer-late-take": "an instruction is taken a cycle later than the one before allows",
     "sequencer-fault-kept": "a retirement that reports a FAULT does not clear it",
     "sequencer-follower": "a FILL with peers is requested by every unit that takes part",
 }
@@ -135,7 +136,11 @@ class Sequencer(wiring.Component):
         if self.fault != "sequencer-follower":
             for index in range(PEERS):
                 leads &= (loading.npeer <= index) | (self.node < loading.peers.word_select(index, 8))
-        m.d.comb += self.take.eq(~valid & self.head_valid)
+        idle = Const(1, 1)
+        if self.fault == "sequencer-late-take":
+            idle = Signal(init=1)
+            m.d.sync += idle.eq(~valid)
+        m.d.comb += self.take.eq(~valid & self.head_valid & idle)
         with m.If(self.take):
             m.d.sync += [
                 inst.eq(self.head.payload), valid.eq(1), draining.eq(0), missing.eq(loading.n | (loading.n == 0)),

@@ -22,13 +22,16 @@ OPPOSITE = {"north": "south", "east": "west", "south": "north", "west": "east", 
 
 
 def endpoint_sites(machine: Machine) -> dict[str, tuple[int, int]]:
-    """(x, y) of every endpoint by name: `mag0`, `cluster0`, `vector0`, ..., and `agent` where it has one of its own."""
+    """(x, y) of every endpoint by name, in the order of the models' links.
+
+    `mag0`, ..., `agent` where it has one of its own, and `cluster0`, `vector0`, ... in scan order.
+    """
     sites = {f"mag{index}": port.xy for index, port in enumerate(machine.ports)}
-    sites |= {f"cluster{index}": unit.xy for index, unit in enumerate(machine.clusters)}
-    sites |= {f"vector{index}": unit.xy for index, unit in enumerate(machine.vectors)}
     if machine.agent.own_endpoint:
         sites["agent"] = machine.agent.xy
-    return sites
+    names = {unit.xy: f"cluster{index}" for index, unit in enumerate(machine.clusters)}
+    names |= {unit.xy: f"vector{index}" for index, unit in enumerate(machine.vectors)}
+    return sites | {names[unit.xy]: unit.xy for unit in machine.units}
 
 
 def router_port(machine: Machine, x: int, y: int) -> tuple[tuple[int, int], str]:

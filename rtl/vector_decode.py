@@ -95,7 +95,7 @@ class Decode(wiring.Component):
         stages = Signal(2)  # words gathered
         first = Signal(READS)  # of the chain's first word
         cudata = Signal()
-        ending, draining, immediate = Signal(), Signal(), Signal()
+        ending, draining, immediate = (Signal(name=name) for name in ("ending", "draining", "immediate"))
         target_k, target_s = Signal(), Signal(4)
 
         # ---- scalar operands -------------------------------------------------------------------------------------

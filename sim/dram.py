@@ -51,7 +51,8 @@ class Dram(wiring.Component):
     A burst is read as it is at the start of its address handshake's cycle and comes from `latency` cycles after it on;
     one that is written lands whole at the end of its last beat's cycle and is answered `latency` cycles after it.
     Bursts are INCR; one past the end or across 4 KiB stops the simulation. Contents survive reset, what is on its way
-    does not.
+    does not. On the simulator's command line `+latency=N` lowers the latency to N, and with `+latency_seed=S` that of
+    every burst is drawn from 1 to the latency, as `kohakutpu.model.memory.latencies` does.
     """
 
     def __init__(self, *, ports: int, memory_bytes: int, latency: int, cycles_per_word: int):
@@ -82,12 +83,24 @@ class Dram(wiring.Component):
                 *(f"  input {each}," for each in inputs),
                 ",\n".join(f"  output {each}" for each in outputs),
                 ");",
-                f"  localparam WORDS = {self.words}, LATENCY = {self.latency}, PACE = {self.pace};",
+                f"  localparam WORDS = {self.words}, PACE = {self.pace};",
                 f"  localparam QUEUE = {queue}, ANSWERS = {answers};",
                 f"  reg [{WORD_BITS - 1}:0] store [0:WORDS-1];",
-                "  reg [63:0] now;",
+                "  reg [63:0] now, first;",
+                "  reg [31:0] latency, seed;",
+                "  reg drawn;",
                 "  integer k, b;",
+                "  function [31:0] following(input [31:0] state);",
+                "    begin",
+                "      following = state ^ (state << 13);",
+                "      following = following ^ (following >> 17);",
+                "      following = following ^ (following << 5);",
+                "    end",
+                "  endfunction",
                 "  initial begin",
+                '    drawn = $value$plusargs("latency_seed=%d", seed) != 0;',
+                f'    if (!$value$plusargs("latency=%d", latency)) latency = {self.latency};',
+                f'    if (latency < 1 || latency > {self.latency}) $fatal(1, "+latency=%0d: 1 to {self.latency}", latency);',
                 "    for (k = 0; k < WORDS; k = k + 1) store[k] = 0;",
                 "    now = 0;",
                 "  end",
@@ -112,6 +125,8 @@ class Dram(wiring.Component):
 
 _PORT = """\
   reg p@_ar_ok, p@_w_ok, p@_open, p@_rv, p@_bv;
+  reg [31:0] p@_r_state, p@_w_state;
+  reg [63:0] p@_r_next;  // the first cycle in which another beat may come
   reg [63:0] p@_next_read, p@_next_beat;
   reg [255:0] p@_r_data [0:QUEUE-1];
   reg [63:0] p@_r_due [0:QUEUE-1];
@@ -145,9 +160,13 @@ _READ = """\
       if (axi__@__araddr / 32 + axi__@__arlen >= WORDS || axi__@__araddr[11:5] + axi__@__arlen > 127
           || (axi__@__arburst != 1 && axi__@__arlen != 0))
         $fatal(1, "port @ reads %0d words at %h", axi__@__arlen + 1, axi__@__araddr);
+      p@_r_state = following(p@_r_state);
+      first = now - 1 + (drawn ? 1 + p@_r_state % latency : latency);
+      if (first < p@_r_next) first = p@_r_next;
+      p@_r_next = first + (axi__@__arlen + 1) * PACE;
       for (k = 0; k <= axi__@__arlen; k = k + 1) begin
         p@_r_data[p@_r_put % QUEUE] = store[axi__@__araddr / 32 + k];
-        p@_r_due[p@_r_put % QUEUE] = now - 1 + LATENCY + k * PACE;
+        p@_r_due[p@_r_put % QUEUE] = first + k * PACE;
         p@_r_mark[p@_r_put % QUEUE] = {axi__@__arid, k == axi__@__arlen};
         p@_r_put = p@_r_put + 1;
       end
@@ -191,7 +210,8 @@ _WRITE = """\
               for (b = 0; b < 32; b = b + 1)
                 if (p@_w_strb[k][b]) store[p@_w_word + k][8*b +: 8] = p@_w_data[k][8*b +: 8];
           p@_open <= 0;
-          p@_b_due[p@_b_put % ANSWERS] = now - 1 + LATENCY;
+          p@_w_state = following(p@_w_state);
+          p@_b_due[p@_b_put % ANSWERS] = now - 1 + (drawn ? 1 + p@_w_state % latency : latency);
           p@_b_id[p@_b_put % ANSWERS] = p@_w_id;
           p@_b_put = p@_b_put + 1;
         end
@@ -208,7 +228,11 @@ _WRITE = """\
 _RESET = """\
       p@_ar_ok <= 1; p@_w_ok <= 1; p@_open <= 0; p@_rv <= 0; p@_bv <= 0;
       p@_r_put = 0; p@_r_get = 0; p@_b_put = 0; p@_b_get = 0; p@_next_read = 0; p@_next_beat = 0;
-      p@_rdata <= 0; p@_rmark <= 0; p@_bid <= 0;"""
+      p@_rdata <= 0; p@_rmark <= 0; p@_bid <= 0; p@_r_next = 0;
+      p@_r_state = (seed * 32'h9E3779B1) ^ ((2 * @ + 1) * 32'h85EBCA6B);
+      p@_w_state = (seed * 32'h9E3779B1) ^ ((2 * @ + 2) * 32'h85EBCA6B);
+      if (p@_r_state == 0) p@_r_state = 1;
+      if (p@_w_state == 0) p@_w_state = 1;"""
 
 
 def image(pieces: Iterable[tuple[int, bytes]]) -> str:

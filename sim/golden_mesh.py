@@ -90,7 +90,7 @@ def _replayed(built: Built, run, name: str, memory: Tally, flits: Tally) -> dict
     """Replay one run, compare its memory, note its gates and cycles; the flits of each link."""
     with tempfile.TemporaryDirectory() as folder:
         prefix = Path(folder) / "flits"
-        done = simulate(built, "sim.golden_mesh:replay", flits=prefix, run=run, name=name, words=run.after.size * 4)
+        done = simulate(built, "sim.golden_mesh:replay", records=prefix, run=run, name=name, words=run.after.size * 4)
         links = defaultdict(list)
         for _, link, flit in transfers(prefix, built.links):
             links[link.name].append(flit)

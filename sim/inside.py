@@ -60,7 +60,7 @@ class Machine:
 
     async def start(self) -> None:
         dut = self.dut
-        dut.quiet_for.value = 0
+        dut.quiet_for.value = dut.over.value = 0
         dut.rst.value = 1
         self.backdoor = Backdoor(dut)
         if self.is_bench:
@@ -248,6 +248,8 @@ async def job(dut):
         outcome = "done", await bridge(call(task["job"]))(machine, **task["arguments"])
     except Exception as error:
         outcome = "failed", error
+    dut.over.value = 1
+    await Timer(1, "ns")
     if broken := machine.broken():
         if outcome[0] == "done":
             outcome = "failed", BrokenRules(f"the job ended, but rules of ports were broken:\n{broken}")

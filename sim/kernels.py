@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from kohakutpu.machine import Machine
 
 from .dram import WORD_BYTES
 from .machine import build, simulate
-from .trace import write_trace
+from .trace import recorded
 
 
 @dataclass
@@ -45,22 +45,23 @@ class RtlRun:
 
 def run_rtl(artifact: Artifact, machine: Machine, operands: Mapping[str, np.ndarray], *, simulator: str = "verilator",
             timeout: int | None = None, trace: Path | None = None, seed: int = 1, waves: Path | None = None,
-            faults: Mapping[str, str] | None = None) -> RtlRun:  # fmt: skip
+            faults: Mapping[str, str] | None = None, latency: int | None = None,
+            latency_seed: int | None = None) -> RtlRun:  # fmt: skip
     """Build `machine`'s gates (or take them from the cache) and run an artifact on them.
 
-    `timeout` is the cycle budget of each wait; `trace` writes every transfer to a trace file; `seed` and
-    `waves` as `machine.simulate` has them; `faults` as `rtl.top.MachineTop` has them. Raises `NoAnswer` when a wait expires,
-    `BrokenRules` when an endpoint broke a rule of its port, `ToolchainError` without the simulator, `BenchError` when it
-    does not compile or crashes.
+    `timeout` is the cycle budget of each wait; `trace` writes a trace to a file, while the simulation runs; `seed`,
+    `waves`, `latency` and `latency_seed` as `machine.simulate` has them; `faults` as `rtl.top.MachineTop` has them. Raises
+    `NoAnswer` when a wait expires, `BrokenRules` when an endpoint broke a rule of its port, `ToolchainError` without the
+    simulator, `BenchError` when it does not compile or crashes.
     """
     built = build(machine, simulator=simulator, waves=waves is not None, faults=faults)
-    with tempfile.TemporaryDirectory() as folder:
-        flits = Path(folder) / "flits" if trace else None
+    if latency is not None:
+        machine = replace(machine, memory=replace(machine.memory, latency=latency))
+    with recorded(trace, machine, built.links) if trace else nullcontext() as records:
         done = simulate(
-            built, "sim.kernels:execute", seed=seed, flits=flits, waves=waves, artifact=artifact, operands=dict(operands), timeout=timeout
-        )
-        if trace:
-            write_trace(trace, machine, built.links, flits)
+            built, "sim.kernels:execute", seed=seed, records=records, waves=waves, latency=latency,
+            latency_seed=latency_seed, artifact=artifact, operands=dict(operands), timeout=timeout,
+        )  # fmt: skip
     if done["refused"]:
         raise MachineComplaint(f"{done['refused']} requests were refused by the memory ports")
     names = node_names(machine)

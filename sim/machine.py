@@ -22,7 +22,7 @@ from .toolchain import BUILD, ROOT
 from .waves import wave_path, write_views
 
 
-SOURCES = ("rtl", "sim", "kohakutpu/isa", "kohakutpu/machine", "kohakutpu/formats")
+SOURCES = ("rtl", "sim", "kohakutpu/isa", "kohakutpu/machine", "kohakutpu/formats", "kohakutpu/noc")
 
 
 class Built(NamedTuple):
@@ -65,14 +65,17 @@ def build(machine: Machine, *, simulator: str, agent: str = "orchestrator", wave
     return Built(machine, simulator, folder, text.links, text.endpoints)
 
 
-def simulate(built: Built, job: str, *, seed: int = 1, flits: Path | None = None, waves: Path | None = None,
+def simulate(built: Built, job: str, *, seed: int = 1, records: Path | None = None, waves: Path | None = None,
+             latency: int | None = None, latency_seed: int | None = None,
              search: list[Path] | None = None, **arguments):  # fmt: skip
     """Run `job` ("module:function") on a machine out of reset; returns what it returns, raises what it raises.
 
     Raises `BrokenRules` when a checker has seen a broken rule by the end of a job that raised nothing.
-    `flits` is a path prefix: every transfer is written to `FLITS.INDEX`, a file for each link. `waves` is a folder for
-    an FST of everything and the views of `sim.waves`, of a machine that was built with waves.
+    `records` is a file or a named pipe, for what `sim.trace` reads. `waves` is a folder for an FST of everything and the
+    views of `sim.waves`, of a machine that was built with waves. `latency` lowers that of the memory, and with
+    `latency_seed` every burst's is drawn from 1 to it, as on the models.
     """
+    options = {"records": records, "latency": latency, "latency_seed": latency_seed}
     with tempfile.TemporaryDirectory(dir=built.folder, prefix="job-") as name:
         path = Path(name) / "job.task"
         machine = built.machine
@@ -88,7 +91,7 @@ def simulate(built: Built, job: str, *, seed: int = 1, flits: Path | None = None
             built.folder, top=TOP, simulator=built.simulator, module="sim.inside", expected=["job"], seed=seed,
             waves=waves is not None, wave_file=wave_path(machine, waves).resolve() if waves else None,
             extra_env={"KOHAKUTPU_JOB": str(path)}, results=Path(name), search=search or [],
-            plusargs=[] if flits is None else [f"+flits={flits}"],
+            plusargs=[f"+{name}={value}" for name, value in options.items() if value is not None],
         )  # fmt: skip
         state, outcome = pickle.loads(path.with_suffix(".result").read_bytes())
     if state == "failed":

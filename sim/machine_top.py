@@ -20,7 +20,7 @@ from rtl.link import FLIT
 from rtl.memory_window import HOST_AXI
 from rtl.merge import merge
 
-from . import monitor
+from . import monitor, tracer
 from .dram import BackdoorSignature, Dram
 from .port_checker import PortChecker, watch
 from .port_rules import OWED_WIDTH, STATE_WIDTH, VIOLATIONS_WIDTH
@@ -35,14 +35,14 @@ class SimulatedTop(wiring.Component):
     """`machine` with memory behind its ports; Python sees the members and nothing else.
 
     Members: `cycle` counts from 0 in the first cycle after reset; `quiet` the cycles since a flit last moved on any
-    link, `still` that these are at least `quiet_for`; `activity` the cycles in which a link or a memory port moved
-    something; `violations`, `owed` and `states` what the checker of each endpoint says (`sim.port_rules`), in the order
-    of `endpoints`, the first lowest; `refused` the requests that memory ports refused; `read_words` and
-    `written_words`, 32 bits a port, the words that memory ports moved; `settled`, a bit a port, that all writes that
-    have arrived are in memory; `backdoor` leads into the memory (`sim.dram.Backdoor`); `window` is the AXI4 slave of
-    the host's memory window. With `agent='orchestrator'`: `host`, the AXI4 slave. With `agent='bench'`: `send`, pushed
-    in each cycle with `send_push` to a FIFO of `INJECTION_DEPTH`, `unsent` its level; `flit` and `valid`, what arrives,
-    taken at once. `faults` as `MachineTop` has them.
+    link, `still` that these are at least `quiet_for`; a rise of `over` ends the trace; `activity` the cycles in which a
+    link or a memory port moved something; `violations`, `owed` and `states` what the checker of each endpoint says
+    (`sim.port_rules`), in the order of `endpoints`, the first lowest; `refused` the requests that memory ports refused;
+    `read_words` and `written_words`, 32 bits a port, the words that memory ports moved; `settled`, a bit a port, that
+    all writes that have arrived are in memory; `backdoor` leads into the memory (`sim.dram.Backdoor`); `window` is the
+    AXI4 slave of the host's memory window. With `agent='orchestrator'`: `host`, the AXI4 slave. With `agent='bench'`:
+    `send`, pushed in each cycle with `send_push` to a FIFO of `INJECTION_DEPTH`, `unsent` its level; `flit` and
+    `valid`, what arrives, taken at once. `faults` as `MachineTop` has them.
     """
 
     def __init__(self, machine: Machine, *, agent: str = "orchestrator", faults: Mapping[str, str] | None = None):
@@ -54,7 +54,7 @@ class SimulatedTop(wiring.Component):
             ports=len(machine.ports) + 1, memory_bytes=memory.bytes, latency=memory.latency, cycles_per_word=memory.cycles_per_word
         )
         members = {
-            "cycle": Out(32), "quiet": Out(32), "quiet_for": In(32), "still": Out(1), "activity": Out(32), "refused": Out(32),
+            "cycle": Out(32), "quiet": Out(32), "quiet_for": In(32), "still": Out(1), "over": In(1), "activity": Out(32), "refused": Out(32),
             "read_words": Out(32 * len(machine.ports)), "written_words": Out(32 * len(machine.ports)),
             "settled": Out(len(machine.ports)),
             "violations": Out(VIOLATIONS_WIDTH * len(self.endpoints)), "owed": Out(OWED_WIDTH * len(self.endpoints)),
@@ -72,15 +72,18 @@ class SimulatedTop(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.machine = machine = self.machine
+        m.submodules.gates = machine = self.machine
         m.d.sync += self.cycle.eq(self.cycle + 1)
         moved = []
         for index, link in enumerate(machine.links.values()):
             m.submodules[f"monitor_{index}"] = Instance(
-                monitor.NAME, p_LINK=index, i_clk=ClockSignal(), i_rst=ResetSignal(), i_cycle=self.cycle,
+                monitor.NAME, i_clk=ClockSignal(), i_rst=ResetSignal(), i_cycle=self.cycle,
                 i_valid=link.valid, i_busy=link.busy, i_flit=link.flit,
             )  # fmt: skip
             moved.append(link.valid & ~link.busy)
+        m.submodules.tracer = Instance(
+            tracer.NAME, i_clk=ClockSignal(), i_rst=ResetSignal(), i_over=self.over, i_cycle=self.cycle
+        )
         self._check(m)
         m.d.comb += self.still.eq(self.quiet >= self.quiet_for)
         m.d.sync += self.quiet.eq(Mux(Cat(*moved).any(), 0, self.quiet + 1))
@@ -152,4 +155,6 @@ class Text(NamedTuple):
 def machine_verilog(machine: Machine, *, agent: str, faults: Mapping[str, str] | None = None) -> Text:
     """The text of a `SimulatedTop`; arguments are its."""
     simulated = SimulatedTop(machine, agent=agent, faults=faults)
-    return Text(monitor.VERILOG + merge(verilog(simulated, name=TOP)), simulated.links, simulated.endpoints)
+    text = monitor.VERILOG + merge(verilog(simulated, name=TOP))
+    text += tracer.verilog(machine, agent, len(simulated.links), text, TOP)
+    return Text(text, simulated.links, simulated.endpoints)

@@ -1,14 +1,8 @@
-"""A simulation-only observer of one link: counts by type, the last flit, and every transfer as text when asked.
-
-`+flits=PREFIX` on the simulator's command line writes `PREFIX.INDEX`, one line a transfer: cycle and flit in hexadecimal.
-"""
+"""A simulation-only observer of one link: counts by type and the last flit, for reports."""
 
 from __future__ import annotations
 
-from amaranth import ClockSignal, Instance, ResetSignal, Signal
-
 from kohakutpu.isa.flit import HEADER
-from kohakutpu.noc.trace import TraceError
 
 NAME = "flit_monitor"
 _TYPE = HEADER.fields["type"].bits[0]
@@ -20,27 +14,18 @@ WAVES = "\n".join(
     for high, low in item.bits
 )
 VERILOG = f"""
-module {NAME} #(parameter LINK = 0) (
+module {NAME} (
   input clk, input rst, input [31:0] cycle, input valid, input busy, input [{HEADER.width - 1}:0] flit
 );
 `ifdef WAVES
 {WAVES}
 `endif
-  integer file = 0;
-  reg [8 * 200 - 1:0] prefix;
-  reg [8 * 220 - 1:0] path;
   reg [{HEADER.width - 1}:0] last = 0;
   reg [31:0] last_cycle = 0;
   reg [31:0] count [0:15];
   reg stuck = 0;
   integer i;
-  initial begin
-    for (i = 0; i < 16; i = i + 1) count[i] = 0;
-    if ($value$plusargs("flits=%s", prefix)) begin
-      $sformat(path, "%0s.%0d", prefix, LINK);
-      file = $fopen(path, "w");
-    end
-  end
+  initial for (i = 0; i < 16; i = i + 1) count[i] = 0;
   always @(posedge clk) begin
     stuck <= valid & busy;
     if (rst) begin
@@ -50,10 +35,8 @@ module {NAME} #(parameter LINK = 0) (
       last <= flit;
       last_cycle <= cycle;
       count[flit[{_TYPE[0]}:{_TYPE[1]}]] <= count[flit[{_TYPE[0]}:{_TYPE[1]}]] + 1;
-      if (file != 0) $fwrite(file, "%0h %0h\\n", cycle, flit);
     end
   end
-  final if (file != 0) $fclose(file);
 endmodule
 """
 

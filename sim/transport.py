@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from cocotb.task import resume
-from cocotb.triggers import First, Timer
-from cocotbext.axi import AxiBus, AxiMaster, AxiResp
 
 from kohakutpu.host.model_transport import POLL_INTERVAL
 from kohakutpu.host.transport import Transport, TransportError, locate
 from kohakutpu.isa import registers
+from kohakutpu.isa.memory import WORD_BYTES
+from kohakutpu.isa.registers import REGISTER_BYTES
 
-from .inside import PERIOD, Machine
+from .host_bus import HostBus
+from .inside import Machine
 
 SILENCE = 10_000  # cycles that an AXI burst may wait, besides the memory's own, while nothing moves
 DIAGNOSED = (registers.PROG_STAT, registers.PROG_CRED, registers.RX_STATUS, registers.AUX_STAT)
@@ -24,18 +25,19 @@ class RtlTransport(Transport):
 
     def __init__(self, machine: Machine):
         self.machine = machine
-        dut = machine.dut
-        self._masters = {
-            "control": AxiMaster(AxiBus.from_prefix(dut, "host_"), dut.clk, dut.rst),
-            "memory": AxiMaster(AxiBus.from_prefix(dut, "window_"), dut.clk, dut.rst),
+        self._buses = {
+            "control": HostBus(machine.dut, "host__", REGISTER_BYTES, self._alive),
+            "memory": HostBus(machine.dut, "window__", WORD_BYTES, self._alive),
         }
         self._write = resume(self._write_later)
         self._read = resume(self._read_later)
+        self._moved = 0  # activity when an access was last looked at
         self.accesses = 0
 
     @property
     def now(self) -> int:
-        return self.machine.now
+        """The cycle in which an access that is asked for now begins."""
+        return self.machine.now - 1
 
     def write64(self, address: int, value: int) -> None:
         self.write_block(address, value.to_bytes(8, "little"))
@@ -52,30 +54,23 @@ class RtlTransport(Transport):
     def pause(self) -> None:
         self.machine.advance(POLL_INTERVAL)
 
-    async def _finish(self, access, what: str):
+    def _alive(self, cycles: int) -> None:
+        """Give an access up when nothing has moved for as long as the memory can take."""
         memory = self.machine.memory
         budget = SILENCE + memory.latency + memory.cycles_per_word
-        moved = None
-        done = access.wait()
-        while await First(done, limit := Timer(budget * PERIOD, "ns")) is limit:
-            moved, before = self.machine.activity, moved
-            if moved == before:
+        if cycles % budget == 0:
+            self._moved, before = self.machine.activity, self._moved
+            if self._moved == before:
                 report = self.machine.report()
-                raise TransportError(f"{what} was not answered, and nothing has moved for {budget} cycles\n{report}")
-        response = access.data
-        if response.resp != AxiResp.OKAY:
-            raise TransportError(f"{what} was answered with {AxiResp(response.resp).name}")
-        return response
+                raise TransportError(f"an access was not answered, and nothing has moved for {budget} cycles\n{report}")
 
     async def _write_later(self, window: str, offset: int, data: bytes) -> None:
-        self.accesses += len(data) // 8 if window == "control" else 0
-        access = self._masters[window].init_write(offset, data)
-        await self._finish(access, f"a write of {len(data)} bytes at {window} address {offset:#x}")
+        self.accesses += len(data) // REGISTER_BYTES if window == "control" else 0
+        await self._buses[window].write(offset, data)
 
     async def _read_later(self, window: str, offset: int, length: int) -> bytes:
-        self.accesses += length // 8 if window == "control" else 0
-        access = self._masters[window].init_read(offset, length)
-        return (await self._finish(access, f"a read of {length} bytes at {window} address {offset:#x}")).data
+        self.accesses += length // REGISTER_BYTES if window == "control" else 0
+        return await self._buses[window].read(offset, length)
 
     @property
     def progress(self) -> int:

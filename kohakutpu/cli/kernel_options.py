@@ -22,8 +22,9 @@ class ArgumentError(ValueError):
     """An option whose value is not understood: names the option, the value and the form."""
 
 
-def kernel_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kernel", metavar="KERNEL", help="module:function or path.py:function")
+def kernel_arguments(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
+    several = {"nargs": "?"} if optional else {}
+    parser.add_argument("kernel", metavar="KERNEL", help="module:function or path.py:function", **several)
     parser.add_argument(
         "--machine", default=DEFAULT_MACHINE, metavar="M",
         help=f"a name in machines/, a .yaml file or a .map picture (default {DEFAULT_MACHINE}; {', '.join(list_machines())})",

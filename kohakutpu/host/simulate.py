@@ -65,13 +65,13 @@ def node_names(machine: Machine) -> dict[int, str]:
 
 def run_model(artifact: Artifact, machine: Machine, operands: Mapping[str, np.ndarray], *, faults: Iterable[str] = (),
               skip: bool = True, trace: Path | None = None, progress: Callable[[int, int], None] | None = None,
-              timeout: int | None = None) -> ModelRun:  # fmt: skip
+              timeout: int | None = None, latency_seed: int | None = None) -> ModelRun:  # fmt: skip
     """Run an artifact on the cycle models of `machine`, through the orchestrator's registers.
 
-    `faults` and `skip` as `System` has them; `trace` writes every accepted flit to a file; `timeout` is the cycle
-    budget of each wait. Raises `NoAnswer` with the state of every node when a wait expires.
+    `faults` and `skip` as `System` has them; `trace` writes a trace to a file; `timeout` is the cycle
+    budget of each wait; `latency_seed` as `System` has it. Raises `NoAnswer` with the state of every node when a wait expires.
     """
-    system = System(machine, faults=faults, skip=skip)
+    system = System(machine, faults=faults, skip=skip, latency_seed=latency_seed)
     loader = Loader(Driver(ModelTransport(system), timeout=timeout), progress=progress)
     if trace is None:
         run = loader.run(artifact, operands)

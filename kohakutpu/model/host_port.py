@@ -5,12 +5,24 @@ Timing is `docs/microarchitecture.md`, section "Host port". The mesh runs while 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kohakutpu.isa.registers import REGISTER_BYTES
 from kohakutpu.model.hang import Hang, report
 
 ADDRESS_CYCLES = 3  # address, decode, register
 RESPONSE_CYCLES = 1
 TRANSFER_BUDGET = 10_000_000  # cycles a memory transfer may take before it counts as a hang
+LONGEST = 256  # beats of an AXI4 burst
+AXI_PAGE = 4096  # bytes; no burst crosses a multiple
+
+
+def pieces(start: int, end: int, width: int) -> Iterator[tuple[int, int]]:
+    """(start, end) of the AXI4 bursts, `width` bytes a beat, that the bytes from `start` up to `end` are cut into."""
+    while start < end:
+        stop = min(end, start + LONGEST * width, (start | AXI_PAGE - 1) + 1)
+        yield start, stop
+        start = stop
 
 
 class HostPort:
@@ -35,13 +47,16 @@ class HostPort:
         return self._read_beats(offset, 1)[0]
 
     def write_block(self, offset: int, data: bytes) -> None:
-        """Ascending register writes: one beat a cycle after the first."""
-        words = range(0, len(data), REGISTER_BYTES)
-        self._write_beats(offset, [int.from_bytes(data[i : i + REGISTER_BYTES], "little") for i in words])
+        """Ascending register writes, an access for each burst: one beat a cycle after the first."""
+        for start, end in pieces(offset, offset + len(data), REGISTER_BYTES):
+            words = range(start - offset, end - offset, REGISTER_BYTES)
+            self._write_beats(start, [int.from_bytes(data[i : i + REGISTER_BYTES], "little") for i in words])
 
     def read_block(self, offset: int, length: int) -> bytes:
-        """Ascending register reads: one beat a cycle after the first."""
-        values = self._read_beats(offset, length // REGISTER_BYTES)
+        """Ascending register reads, an access for each burst: one beat a cycle after the first."""
+        values = []
+        for start, end in pieces(offset, offset + length, REGISTER_BYTES):
+            values += self._read_beats(start, (end - start) // REGISTER_BYTES)
         return b"".join(value.to_bytes(REGISTER_BYTES, "little") for value in values)
 
     def _write_beats(self, offset: int, values: list[int]) -> None:

@@ -8,7 +8,6 @@ independent of each other.
 from __future__ import annotations
 
 import mmap
-import random
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
@@ -20,6 +19,7 @@ from kohakutpu.noc.engine import Engine
 PAGE_BITS = 12  # granularity at which changes are noticed
 BURST_WORDS = 8  # read bursts of a port end at multiples of so many words
 AXI_PAGE = 4096  # no burst crosses a multiple of it
+DIRECTIONS = ("read", "write")
 LAZY_PAGES = getattr(mmap, "MAP_NORESERVE", 0x4000)  # the host allocates a page when it is first written
 
 
@@ -130,17 +130,36 @@ class Memory:
         return f"the memory has {self.size:#x} bytes"
 
 
+def latencies(limit: int, seed: int | None, requester: int, direction: str) -> Iterator[int]:
+    """The latency of each burst of a requester in one direction: `limit`, or with a seed drawn from 1..`limit`.
+
+    The stream is a 32-bit xorshift (13, 17, 5), its state at first the seed times 0x9E3779B1, exclusive or 0x85EBCA6B
+    times 2 * requester + 1 (reads) or + 2 (writes), modulo 2^32, or 1 instead of 0; each draw is 1 + state mod limit.
+    """
+    if seed is None:
+        while True:
+            yield limit
+    word = (1 << 32) - 1
+    state = (seed * 0x9E3779B1 ^ (2 * requester + DIRECTIONS.index(direction) + 1) * 0x85EBCA6B) & word or 1
+    while True:
+        state ^= state << 13 & word
+        state ^= state >> 17
+        state ^= state << 5 & word
+        yield 1 + state % limit
+
+
 class Channel:
     """One requester's way to the memory (spec: AXI side; timing: memory-agent.md, "Memory").
 
     Latency is `latency` cycles for every burst, or, when `seed` is given, drawn per burst from 1..latency;
-    requester and direction have streams of their own, so that equal programs see equal latencies.
+    requester and direction have streams of their own (`latencies`), so that equal programs see equal latencies, and the
+    gates see the same. `late` is a fault: the first read burst takes a cycle longer.
     """
 
-    def __init__(self, memory: Memory, requester: int, *, latency: int, cycles_per_word: int, seed: int | None = None):
+    def __init__(self, memory: Memory, requester: int, *, latency: int, cycles_per_word: int, seed: int | None = None,
+                 late: bool = False):  # fmt: skip
         self.memory = memory
         self.requester = requester
-        self.latency = latency
         self.cycles_per_word = cycles_per_word
         self.next_read = 0  # first cycle in which a read burst may be issued
         self.next_write = 0  # first cycle in which a write burst may be issued
@@ -149,14 +168,8 @@ class Channel:
         self._last_beat = -cycles_per_word
         self.last_response = -1  # cycle of the latest response to a write
         self.observer = None  # told of each burst: "read" or "write", cycle of its issue, of its last word or response
-        self._read_latency = self._latencies(seed, "read")
-        self._write_latency = self._latencies(seed, "write")
-
-    def _latencies(self, seed: int | None, direction: str):
-        if seed is None:
-            return lambda: self.latency
-        stream = random.Random(f"{seed} {self.requester} {direction}")
-        return lambda: stream.randint(1, self.latency)
+        self._read_latency, self._write_latency = (latencies(latency, seed, requester, way) for way in DIRECTIONS)
+        self._late = int(late)
 
     def read(self, now: int, address: int, words: int) -> tuple[int, bytes]:
         """Issue a read burst in cycle `now`: (cycle of its first beat, data as they are at the start of `now`).
@@ -181,7 +194,8 @@ class Channel:
         assert now >= self.next_read, "read burst issued while the channel is busy"
         pace = self.cycles_per_word
         self.next_read = now + words * pace
-        first = max(now + self._read_latency(), self._last_beat + pace)
+        first = max(now + next(self._read_latency) + self._late, self._last_beat + pace)
+        self._late = 0
         self._last_beat = first + (words - 1) * pace
         self.words_read += words
         if self.observer is not None:
@@ -192,7 +206,7 @@ class Channel:
         """The timing of `write` alone: the cycle of the response to `words` words, the last one in cycle `last`."""
         self.next_write = last + self.cycles_per_word
         self.words_written += words
-        self.last_response = max(last + self._write_latency(), self.last_response + 1)
+        self.last_response = max(last + next(self._write_latency), self.last_response + 1)
         if self.observer is not None:
             self.observer("write", last - (words - 1) * self.cycles_per_word, self.last_response)
         return self.last_response

@@ -27,6 +27,7 @@ FAULTS = {
     "memory-word-index": "word 1 of the first entry that a memory port returns is labelled word 2",
     "memory-ack-lost": "the first write acknowledgement of a memory port is not sent",
     "memory-write-bit": "one bit of the first word written through a memory port is inverted",
+    "memory-late": "the first read burst of a memory port takes a cycle longer",
     "memory-write-lost": "the first write burst of a memory port is acknowledged and not stored",
 }
 
@@ -179,8 +180,9 @@ def build_memory_agent(engine: Engine, machine: Machine, ports: Sequence[MagPort
 
     def channel(requester: int) -> Channel:
         return Channel(
-            store, requester, latency=timing.latency, cycles_per_word=timing.cycles_per_word, seed=latency_seed
-        )
+            store, requester, latency=timing.latency, cycles_per_word=timing.cycles_per_word, seed=latency_seed,
+            late="memory-late" in faults and requester < len(ports),
+        )  # fmt: skip
 
     engines = []
     for index, (port, site) in enumerate(zip(ports, machine.ports, strict=True)):

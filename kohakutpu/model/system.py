@@ -33,7 +33,8 @@ class System:
 
     Parameters: `agent` is 'orchestrator', or 'bench' for an injection endpoint in its place; `skip=False` visits
     every block in every cycle, with equal results; `faults` names entries of `model.faults`; `errata` replaces the
-    machine's own set; `on_transfer(cycle, link, flit)` sees every accepted flit.
+    machine's own set; `on_transfer(cycle, link, flit)` sees every accepted flit; with `latency_seed` the latency of every
+    memory burst is drawn from 1 to the machine's (`model.memory.latencies`).
 
     Members: `engine`, `mesh`, `memory` (the byte store behind the ports, untimed), `ports` (`MagPort` by number),
     `units` (endpoints by packed node byte), `agent`, `host` (timed register and memory accesses), and `orchestrator`
@@ -44,7 +45,7 @@ class System:
 
     def __init__(self, machine: Machine, *, agent: str = "orchestrator", skip: bool = True,
                  faults: Iterable[str] = (), errata: Iterable[str] | None = None,
-                 on_transfer: Callable[[int, Link, Flit], None] | None = None):  # fmt: skip
+                 on_transfer: Callable[[int, Link, Flit], None] | None = None, latency_seed: int | None = None):  # fmt: skip
         machine.require_mesh()
         if agent not in ("orchestrator", "bench"):
             raise ValueError(f"agent {agent!r}: 'orchestrator' or 'bench' is expected")
@@ -54,6 +55,7 @@ class System:
         self.engine = Engine(skip=skip)
         self.engine.on_transfer = on_transfer
         self._agent_kind = agent
+        self._latency_seed = latency_seed
         self._build()
         self.host = HostPort(self)
 
@@ -68,7 +70,9 @@ class System:
             MagPort(engine, f"mag{index}", node=port.node, index=index, agent=shared)
             for index, port in enumerate(machine.ports)
         ]
-        self.memory_agent = build_memory_agent(engine, machine, self.ports, memory=memory, **common)
+        self.memory_agent = build_memory_agent(
+            engine, machine, self.ports, memory=memory, latency_seed=self._latency_seed, **common
+        )
         self.memory = self.memory_agent.memory
         self.agent.ports = self.ports
         if shared is None:

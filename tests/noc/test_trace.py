@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,7 @@ from kohakutpu.machine import from_yaml
 from kohakutpu.noc.trace import CHUNK_RECORDS, Event, Level, Trace, TraceError, TraceWriter, Transfer, machine_digest
 from kohakutpu.noc.trace_tracks import BEGIN, RETIRE, Track, tracks, value_text
 
+ROOT = Path(__file__).resolve().parents[2]
 TRACKS = [Track("a", "level", "u"), Track("b", "span", "u"), Track("c", "event", "u")]
 
 
@@ -255,3 +259,40 @@ def test_skipping_on_and_off_write_the_same_file(tmp_path, make_bench, machine):
     assert (tmp_path / "True").read_bytes() == (tmp_path / "False").read_bytes()
     assert Trace(tmp_path / "True").count > 600
     assert node(1, 1) in {transfer.flit.dst for transfer in Trace(tmp_path / "True")}
+
+
+LONG = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+from kohakutpu.isa.flit import Flit
+from kohakutpu.machine import load
+from kohakutpu.noc.trace import Event, Level, Trace, TraceWriter, Transfer
+from kohakutpu.noc.trace_tracks import tracks
+from collections import namedtuple
+machine, path, cycles = load("mm_mesh"), sys.argv[1], 1_000_000
+links = [namedtuple("Link", "index name")(i, f"l{i}") for i in range(3)]
+with TraceWriter(path, machine, links, tracks(machine)) as writer:
+    for cycle in range(cycles):
+        writer(cycle, links[cycle % 3], Flit(cycle & 255, 1, 2, 3, 1, 0, cycle * 0x9E3779B97F4A7C15 << 100))
+        writer.add(Level(cycle + cycle % 40, cycle % 30, cycle))
+        writer.add(Event(cycle, 21, cycle))
+    writer.cycles = cycles
+trace = Trace(path)
+counts = dict.fromkeys((Transfer, Level, Event), 0)
+last = 0
+for record in trace:
+    counts[type(record)] += 1
+    assert last <= record.cycle < cycles
+    last = record.cycle
+print(trace.cycles, counts[Transfer], counts[Level] == trace.levels, counts[Event], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_a_million_cycles_are_written_and_read_in_little_memory(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", LONG, str(tmp_path / "t")], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    cycles, flits, whole, events, peak = done.stdout.split()
+    assert (cycles, flits, whole, events) == ("1000000", "1000000", "True", "1000000")
+    assert int(peak) < 256 << 10, f"{peak} KiB at its peak"

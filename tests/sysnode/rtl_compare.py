@@ -17,7 +17,7 @@ Transfer = tuple[int, str, Flit]
 
 def run_job(built: Built, job: str, flits: Path, **arguments) -> tuple[dict, list[Transfer]]:
     """(what a job of `rtl_jobs` returned, every transfer of the gates as (cycle, link, flit))."""
-    result = simulate(built, f"rtl_jobs:{job}", flits=flits, search=[HERE], **arguments)
+    result = simulate(built, f"rtl_jobs:{job}", records=flits, search=[HERE], **arguments)
     return result, [(cycle, link.name, flit) for cycle, link, flit in transfers(flits, built.links)]
 
 

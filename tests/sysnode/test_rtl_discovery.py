@@ -29,7 +29,7 @@ MACHINES = ["mm_mesh", pytest.param("quad", marks=pytest.mark.slow)]
 def discover(machine, folder):
     built = build(machine, simulator="icarus", agent="bench")
     result = simulate(
-        built, "discovery:ask", flits=folder / "flits", search=[HERE], agent=machine.agent.node, nodes=coordinates(machine)
+        built, "discovery:ask", records=folder / "flits", search=[HERE], agent=machine.agent.node, nodes=coordinates(machine)
     )
     return result, [(cycle, link.name, flit) for cycle, link, flit in transfers(folder / "flits", built.links)]
 

@@ -1,0 +1,113 @@
+"""An AXI4 master that loses no cycle: it asks in the cycle in which it is told to, and has its answers in theirs.
+
+So a host on the gates takes as long for an access as `kohakutpu.model.host_port` and the host's memory window say
+(docs/microarchitecture.md, host port). For use in a job (`sim.inside`), between two falling edges of the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cocotb.triggers import FallingEdge, Timer
+
+from kohakutpu.model.host_port import pieces
+from rtl.axi import AxiSignature, Burst, Response
+
+SETTLE_PS = 500  # from a falling edge to where every ready has followed its valid; the rising edge is later
+
+
+class BusError(RuntimeError):
+    """The machine answered an access with something else than OKAY."""
+
+
+class HostBus:
+    """The master of the AXI4 slave whose wires of `dut` begin with `prefix`, `width` bytes a beat.
+
+    `alive(cycles)` is called in every cycle of an access with how long it has taken; it raises to give up.
+    """
+
+    def __init__(self, dut, prefix: str, width: int, alive: Callable[[int], None]):
+        self.width = width
+        self._clk = dut.clk
+        self._alive = alive
+        members = AxiSignature(addr_width=1, data_width=8 * width, id_width=1).members
+        self._wires = {name: getattr(dut, f"{prefix}{name}") for name in members}
+        self._drive(
+            awid=0, awsize=width.bit_length() - 1, awburst=Burst.INCR, awvalid=0, wvalid=0, bready=1,
+            arid=0, arsize=width.bit_length() - 1, arburst=Burst.INCR, arvalid=0, rready=1,
+        )  # fmt: skip
+
+    def _drive(self, **values: int) -> None:
+        for name, value in values.items():
+            self._wires[name].value = int(value)
+
+    def _is(self, *names: str) -> bool:
+        return all(int(self._wires[name].value) for name in names)
+
+    def _check(self, name: str, what: str) -> None:
+        response = Response(int(self._wires[name].value))
+        if response != Response.OKAY:
+            raise BusError(f"{what} was answered with {response.name}")
+
+    def _bursts(self, address: int, length: int) -> list[tuple[int, int]]:
+        """(address, beats) of each burst."""
+        width = self.width
+        spans = pieces(address // width * width, -(-(address + length) // width) * width, width)
+        return [(start, (end - start) // width) for start, end in spans]
+
+    async def write(self, address: int, data: bytes) -> None:
+        """Write bytes; returns in the cycle after the last response. Raises `BusError`."""
+        width, what = self.width, f"a write of {len(data)} bytes at {address:#x}"
+        front = address % width
+        bursts = self._bursts(address, len(data))
+        total = width * sum(beats for _, beats in bursts)
+        padded = (bytes(front) + data).ljust(total, b"\0")
+        mask = ((1 << len(data)) - 1) << front
+        last = {sum(beats for _, beats in bursts[: number + 1]) - 1 for number in range(len(bursts))}
+        opened = sent = answered = cycles = 0
+        while answered < len(bursts):
+            if opened < len(bursts):
+                self._drive(awvalid=1, awaddr=bursts[opened][0], awlen=bursts[opened][1] - 1)
+            else:
+                self._drive(awvalid=0)
+            if sent * width < total:
+                at = sent * width
+                self._drive(
+                    wvalid=1, wdata=int.from_bytes(padded[at : at + width], "little"),
+                    wstrb=mask >> at & (1 << width) - 1, wlast=sent in last,
+                )  # fmt: skip
+            else:
+                self._drive(wvalid=0)
+            await Timer(SETTLE_PS, "ps")
+            takes, beats, answers = self._is("awvalid", "awready"), self._is("wvalid", "wready"), self._is("bvalid")
+            if answers:
+                self._check("bresp", what)
+            await FallingEdge(self._clk)
+            opened, sent, answered = opened + takes, sent + beats, answered + answers
+            cycles += 1
+            self._alive(cycles)
+        self._drive(awvalid=0, wvalid=0)
+
+    async def read(self, address: int, length: int) -> bytes:
+        """Read bytes; returns in the cycle after the last beat. Raises `BusError`."""
+        what = f"a read of {length} bytes at {address:#x}"
+        bursts = self._bursts(address, length)
+        total = sum(beats for _, beats in bursts)
+        found: list[bytes] = []
+        asked = cycles = 0
+        while len(found) < total:
+            if asked < len(bursts):
+                self._drive(arvalid=1, araddr=bursts[asked][0], arlen=bursts[asked][1] - 1)
+            else:
+                self._drive(arvalid=0)
+            await Timer(SETTLE_PS, "ps")
+            takes = self._is("arvalid", "arready")
+            if self._is("rvalid"):
+                self._check("rresp", what)
+                found.append(int(self._wires["rdata"].value).to_bytes(self.width, "little"))
+            await FallingEdge(self._clk)
+            asked += takes
+            cycles += 1
+            self._alive(cycles)
+        self._drive(arvalid=0)
+        return b"".join(found)[address % self.width :][:length]
