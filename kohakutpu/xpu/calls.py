@@ -89,6 +89,10 @@ class Calls:
             value = self.static_or_none(node.args[0])
             if type(value) is int and 0 <= value <= u64.high:
                 return Literal(at, u64, value)
+        if kind.kind == "float" and len(node.args) == 1 and not node.keywords:
+            value = self.static_or_none(node.args[0])
+            if type(value) is float:
+                return Literal(at, kind, value)
         (value,) = self.arguments(node, 1, at)
         if not isinstance(value.type, Scalar):
             refuse(f"{kind} of {value.type}; a primitive is converted, a vector by its to_ methods", at)

@@ -77,6 +77,8 @@ def static(node: ast.expr, lookup):
                 return owner[tuple(static(part, lookup) for part in parts)]
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             return _integers(_OPERATORS[type(op)], static(left, lookup), static(right, lookup))
+        case ast.UnaryOp(op=ast.USub(), operand=inner) if isinstance(number := static(inner, lookup), float):
+            return -number
         case ast.UnaryOp(op=op, operand=inner) if type(op) in _OPERATORS:
             return _integers(_OPERATORS[type(op)], static(inner, lookup))
         case ast.Compare(left=left, ops=ops, comparators=rights) if all(type(op) in _OPERATORS for op in ops):

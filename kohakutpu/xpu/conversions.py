@@ -61,7 +61,7 @@ def cast(value: Expression, kind, at: Source | None = None) -> Expression:
     bare = isinstance(value, Literal) and isinstance(kind, Scalar)
     if bare and kind.kind == "int" and value.type.kind == "int" and kind.low <= value.value <= kind.high:
         return Literal(at, kind, value.value)
-    if bare and kind == f32 and value.type == f64:
+    if bare and kind.kind == "float" and value.type == f64:
         return Literal(at, kind, value.value)
     return Convert(at, kind, value)
 

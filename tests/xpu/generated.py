@@ -10,8 +10,8 @@ from random import Random
 INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
 FLOATS = ("f16", "bf16", "f32", "f64")
 PARAMETERS = {
-    "a": "i8", "b": "u8", "c": "i16", "d": "u32", "e": "i32", "f": "i64", "g": "u64", "p": "f32", "q": "f16", "r": "bf16",
-    "s": "f64",
+    "a": "i8", "b": "u8", "c": "i16", "d": "u32", "e": "i32", "f": "i64", "g": "u64", "p": "f32", "q": "f16",
+    "r": "bf16", "s": "f64",
 }  # fmt: skip
 # How often an operand is kept from undefined behaviour.
 SAFE = {word: [word] * 15 + [""] for word in (" | 1", " & 7")}

@@ -55,7 +55,7 @@ BIG = 4294967295
         # 6: floats
         ("a + b", f64, {"a": (f32, 0.1), "b": (f64, 0.1)}, float(np.float32(0.1)) + 0.1),
         ("a + b", f64, {"a": (f32, 1e8), "b": (i32, 1)}, 1e8),
-        ("a * b", f64, {"a": (f16, 1.5), "b": (bf16, 1.0078125)}, 1.51171875),  # float32 holds it, neither type does
+        ("a * b", f64, {"a": (f16, 1 + 2**-10), "b": (bf16, 1 + 2**-7)}, 1 + 2**-7 + 2**-10 + 2**-17),
         ("rem(a, b)", f64, {"a": (f32, -7.5), "b": (f32, 2.0)}, -1.5),
         ("a / b", f64, {"a": (f32, 1.0), "b": (f32, 3.0)}, float(np.float32(1) / np.float32(3))),
         # 8: unary
@@ -138,6 +138,7 @@ def test_an_assignment_converts_to_the_first_type(launch, body_of):
 UNDEFINED = [
     ("a << b", i32, {"a": (i32, 1), "b": (i32, 32)}, "a shift of i32 by 32"),
     ("a >> b", i32, {"a": (i32, 1), "b": (i32, -1)}, "a shift of i32 by -1"),
+    ("a >> b", u32, {"a": (u32, 1), "b": (u32, BIG)}, "a shift of u32 by 4294967295"),
     ("lshr(a, b)", u8, {"a": (u8, 1), "b": (u8, 8)}, "a shift of u8 by 8"),
     ("div(a, b)", i32, {"a": (i32, 1), "b": (i32, 0)}, "division by zero: 1 / 0"),
     ("rem(a, b)", i32, {"a": (i32, 1), "b": (i32, 0)}, "division by zero: 1 % 0"),
@@ -197,6 +198,13 @@ def test_integers_mix_as_the_rules_say(op, a, b):
             arithmetic.binary(word, node.type, *values)
     else:
         assert arithmetic.binary(word, node.type, *values) == expected
+
+
+def test_fma_is_not_rounded_twice(compute):
+    """The float64 nearest to this sum is a tie of float32, which the sum itself is not."""
+    a, b, c = (1 + 2**-15) * 2**-12, (1 - 2**-15) * 2**-12, 1 + 2**-23
+    assert compute("math.fma(a, b, c)", f32, a=(f32, a), b=(f32, b), c=(f32, c)) == np.float32(c)
+    assert np.float32(a * b + c) != np.float32(c)
 
 
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -35,7 +35,7 @@ def gemm(c: KernelBuffer[f32], a: KernelBuffer[f32], b: KernelBuffer[f32], n: u3
     y = thread.y()
     row = workgroup.y() * 16 + y
     col = workgroup.x() * 16 + x
-    total: f32
+    total = f32(0.0)
     for t in range(n // 16):
         rows[y * 16 + x] = a[row * n + t * 16 + x]
         cols[y * 16 + x] = b[(t * 16 + y) * n + col]

@@ -133,6 +133,18 @@ a.store(out, 0, 0, 4)
     assert out.reshape(4, 4).T.ravel().tolist() == list(range(16))
 
 
+def test_each_lane_computes_from_its_own_arguments(launch, body_of):
+    kernel = body_of("""
+a: CooperativeMatrix[i8, 2, 2, Use.A]
+at = 4 * i32(thread.x())
+a.load(x, at, 0, 2)
+a.store(out, at, 1, 2)
+""", "out: KernelBuffer[i8], x: KernelBuffer[i8]")  # fmt: skip
+    x, out = np.arange(16, dtype=np.int8), np.zeros(16, np.int8)
+    launch(kernel, out, x, block=4, width=4)
+    assert out.tolist() == x.reshape(4, 2, 2).transpose(0, 2, 1).ravel().tolist()
+
+
 @pytest.mark.parametrize("layout", [2, -1])
 def test_a_layout_past_1_is_undefined(launch, body_of, layout):
     kernel = body_of("a: CooperativeMatrix[i8, 4, 4, Use.A]\na.load(out, 0, n, 4)", "out: KernelBuffer[i8], n: i32")

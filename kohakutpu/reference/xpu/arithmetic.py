@@ -12,7 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from kohakutpu.xpu.types import BOOL, Scalar, bf16, f16, f32, f64
+from kohakutpu.xpu.types import BOOL, Op, Scalar, bf16, f16, f32, f64
 
 
 class Fault(Exception):
@@ -42,6 +42,41 @@ def zero(kind: Scalar):
 def lift_type(kind: Scalar):
     """The numpy type that holds a float type's values."""
     return {f16: np.float16, bf16: np.float32, f32: np.float32, f64: np.float64}[kind]
+
+
+def literal(kind: Scalar, value):
+    """A constant as a value; of a 16-bit float, through float32."""
+    if kind.kind != "float":
+        return value
+    return np.float64(value) if kind is f64 else settle(kind, np.float32(value))
+
+
+def read(array: np.ndarray, kind: Scalar, index: int):
+    """An element of memory as a value."""
+    value = array[index]
+    if kind is bf16:
+        return (np.uint32(value) << np.uint32(16)).view(np.float32)
+    return bool(value) if kind is BOOL else int(value) if kind.kind == "int" else value
+
+
+def write(array: np.ndarray, kind: Scalar, index: int, value) -> None:
+    """A value as an element of memory."""
+    array[index] = np.float32(value).view(np.uint32) >> np.uint32(16) if kind is bf16 else value
+
+
+def chosen(kind, value):
+    """What a choice gives: the value as it is."""
+    return value
+
+
+def identity(op: Op):
+    """What an inactive lane holds in a float reduction."""
+    return np.float32({Op.ADD: 0.0, Op.MAX: -np.inf, Op.MIN: np.inf}[op])
+
+
+def combine(op: Op, left, right):
+    """One step of a float reduction."""
+    return {Op.ADD: operator.add, Op.MAX: np.fmax, Op.MIN: np.fmin}[op](left, right)
 
 
 def lift(kind: Scalar, value):
@@ -117,7 +152,7 @@ def _divide(op: str, kind: Scalar, left: int, right: int) -> int:
     return quotient if op == "div" else left - quotient * right
 
 
-def compare(op: str, left, right) -> bool:
+def compare(op: str, kind: Scalar, left, right) -> bool:
     """A comparison of two values of one type; ordered for floats, except that != is true of a NaN."""
     return bool(_COMPARE[op](left, right))
 
@@ -185,3 +220,11 @@ def function(name: str, kind: Scalar, *values):
         return settle(kind, np.sqrt(lift(kind, values[0])))
     result = np.float64(FUNCTIONS[name](*map(np.float64, values)))
     return result if kind is f64 else settle(kind, np.float32(result))
+
+
+def dot(kind: Scalar, left: tuple, right: tuple, total):
+    """Products summed in lane order, in float32 or float64, rounded to the type once."""
+    total = np.float32(total) if kind is not f64 else total
+    for a, b in zip(left, right, strict=True):
+        total = total + lift(kind, a) * lift(kind, b)
+    return settle(kind, total)

@@ -25,6 +25,12 @@ def dtype(kind: Scalar) -> np.dtype:
     return np.dtype("bool" if kind is BOOL else "float32" if kind is bf16 else kind.dtype)
 
 
+def literal(kind: Scalar, value):
+    """A constant as a value."""
+    held = arithmetic.literal(kind, value)
+    return held if kind.kind == "float" else np.array(held, dtype(kind))[()]
+
+
 def settle(kind: Scalar, value):
     """Computed floats as their type holds them."""
     if kind is f16:

@@ -291,7 +291,7 @@ class Lockstep:
         """An expression for the work-items of a mask; others hold anything."""
         match node:
             case tree.Literal(type=kind, value=value) if isinstance(kind, Scalar):
-                return np.array(value, batch.dtype(kind))[()]
+                return batch.literal(kind, value)
             case tree.Read(variable=variable):
                 return frame.values[variable]
             case tree.Convert(type=kind, value=inner) if isinstance(element(kind), Scalar):

@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 
-from kohakutpu.xpu.types import BOOL, Scalar, SharedType, bf16
+from kohakutpu.xpu.types import Scalar, SharedType
 
+from . import arithmetic as host
 from .arithmetic import Fault
-
-
-def read_element(array: np.ndarray, kind: Scalar, index: int):
-    """An element as a value (see `arithmetic`)."""
-    value = array[index]
-    if kind is bf16:
-        return (np.uint32(value) << np.uint32(16)).view(np.float32)
-    return bool(value) if kind is BOOL else int(value) if kind.kind == "int" else value
-
-
-def write_element(array: np.ndarray, kind: Scalar, index: int, value) -> None:
-    """A value as an element."""
-    array[index] = np.float32(value).view(np.uint32) >> np.uint32(16) if kind is bf16 else value
 
 
 @dataclass(eq=False)
 class Memory:
-    """Elements of one primitive. `array` has its memory dtype; `written` is None for a buffer."""
+    """Elements of one primitive. `array` has its memory dtype; `written` is None for a buffer.
+
+    `values` is the module that says what a value is: `arithmetic`, or `machine`.
+    """
 
     name: str
     element: Scalar
     array: np.ndarray
     written: np.ndarray | None = None
     layout: SharedType | None = None
+    values: ModuleType = host
 
     def slot(self, index: int, what: str) -> int:
         """Where an element lives. Raises Fault outside."""
@@ -43,21 +36,29 @@ class Memory:
             raise Fault(f"{what} of {self.name}[{index}]{place}, which has {len(self.array)} {unit}")
         return slot
 
-    def load(self, index: int):
-        """One element."""
+    def readable(self, index: int) -> int:
+        """The slot of an element that may be read."""
         slot = self.slot(index, "a read")
         if self.written is not None and not self.written[slot]:
             raise Fault(f"a read of {self.name}[{index}], which no work-item wrote")
-        return read_element(self.array, self.element, slot)
+        return slot
+
+    def load(self, index: int):
+        """One element as a value."""
+        return self.values.read(self.array, self.element, self.readable(index))
+
+    def raw(self, index: int):
+        """One element as it stands."""
+        return self.array[self.readable(index)]
 
     def store(self, index: int, value) -> None:
         """One element."""
         slot = self.slot(index, "a write")
-        write_element(self.array, self.element, slot, value)
+        self.values.write(self.array, self.element, slot, value)
         if self.written is not None:
             self.written[slot] = True
 
 
-def shared(name: str, kind: SharedType, count: int) -> Memory:
+def shared(name: str, kind: SharedType, count: int, values: ModuleType = host) -> Memory:
     """A workgroup's fresh array of `count` slots."""
-    return Memory(name, kind.element, np.zeros(count, kind.element.dtype), np.zeros(count, bool), kind)
+    return Memory(name, kind.element, np.zeros(count, kind.element.dtype), np.zeros(count, bool), kind, values)

@@ -18,12 +18,15 @@ from kohakutpu.xpu.tree import walk as nodes
 from kohakutpu.xpu.types import BOOL, BufferType, FunctionType, Scalar, f64, u32
 
 from . import arithmetic as host
-from . import tracking
+from . import machine, machine_tiles, tiles, tracking
 from .batch import Bail
 from .lockstep import Lockstep
-from .memory import Memory, read_element
+from .memory import Memory
 from .schedule import Budget, Workgroup, groups
+from .walker import Formats
 
+HOST = Formats(host, tiles)
+MACHINE = Formats(machine, machine_tiles)
 BATCH = 1 << 14  # work-items that the fast path steps together
 UNKNOWABLE = {"thread.clock": "thread.clock has no reference value, by its nature"}
 
@@ -70,33 +73,34 @@ def survey(kernel: Kernel) -> str:
     return f"{kernel.name}\tREFUSED\t{len(found)}\t{found[0]}" if found else f"{kernel.name}\tRUNS\t0"
 
 
-def run(kernel: Kernel, arguments: Sequence, launch: Launch, arithmetic=host, walk: bool = False) -> str:
+def run(kernel: Kernel, arguments: Sequence, launch: Launch, formats: Formats = HOST, walk: bool = False) -> str:
     """Run a kernel; buffers change in place. Gives "fast" or "walk": which path answered.
 
     The walker is the definition. The fast path (`lockstep`) gives the same bytes or makes way for it; `walk`, or
-    XPU_REF_WALK=1, keeps it out, and XPU_REF_COMPILE_LOG=1 prints why it made way.
+    XPU_REF_WALK=1, keeps it out, and XPU_REF_COMPILE_LOG=1 prints why it made way. `formats` MACHINE computes as the
+    machine does (see `machine`), by the walker alone, and refuses what the machine has no numbers for.
 
     `arguments` in parameter order: a KernelBuffer or a one-dimensional numpy array of the element's dtype (bfloat16:
     uint16 bits, bool: uint8) for a buffer; a number in the type's range, or Bits, for a scalar; a helper or its tag
     for a function. Raises Refused (XPU-REF01) before anything runs, Undefined (XPU-REF02), OverBudget (XPU-REF03).
     """
-    found = refusals(kernel)
+    found = refusals(kernel) or (machine.refusals(kernel.program) if formats is MACHINE else [])
     if found:
         raise Refused(kernel.name, found)
     program = kernel.program
     grid, block = extent(program, "grid", launch.grid), extent(program, "block", launch.block)
     width = wave_width(program, launch.wave_width)
-    bound = bind(program, arguments)
+    bound = bind(program, arguments, formats)
     budget = Budget(launch.budget_seconds, program.name)
     with np.errstate(all="ignore"):
-        if arithmetic is host and not walk and os.environ.get("XPU_REF_WALK") != "1":
+        if formats is HOST and not walk and os.environ.get("XPU_REF_WALK") != "1":
             why = fast(program, grid, block, width, bound, budget, launch.shared_bytes)
             if why is None:
                 return "fast"
             if os.environ.get("XPU_REF_COMPILE_LOG") == "1":
                 print(f"{program.name}: walked: {why}", file=sys.stderr)
         for group in groups(grid):
-            Workgroup(program, group, grid, block, width, bound, budget, arithmetic, launch.shared_bytes).run()
+            Workgroup(program, group, grid, block, width, bound, budget, formats, launch.shared_bytes).run()
     return "walk"
 
 
@@ -146,15 +150,15 @@ def wave_width(program: Program, width: int | None) -> int | None:
     return width
 
 
-def bind(program: Program, arguments: Sequence) -> list:
+def bind(program: Program, arguments: Sequence, formats: Formats) -> list:
     """The arguments as the walker's values. A wrong count or kind is a refusal."""
     parameters = program.kernel.parameters
     if len(arguments) != len(parameters):
         raise refuse(program, f"{len(arguments)} arguments, where {len(parameters)} are taken")
-    return [_argument(program, p, value) for p, value in zip(parameters, arguments, strict=True)]
+    return [_argument(program, p, value, formats) for p, value in zip(parameters, arguments, strict=True)]
 
 
-def _argument(program: Program, parameter: Variable, value):
+def _argument(program: Program, parameter: Variable, value, formats: Formats):
     kind, what = parameter.type, f"argument {parameter.name}"
     if isinstance(kind, BufferType):
         if isinstance(value, KernelBuffer):
@@ -162,15 +166,16 @@ def _argument(program: Program, parameter: Variable, value):
         if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype != np.dtype(kind.element.dtype):
             have = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
             raise refuse(program, f"{what}: a buffer of {kind.element} ({kind.element.dtype}) expected, not {have}")
-        return Memory(parameter.name, kind.element, value)
+        return Memory(parameter.name, kind.element, value, values=formats.values)
     if isinstance(kind, FunctionType):
         value = kind.members.index(value) if value in kind.members else value
         kind = u32
     if isinstance(value, Bits):
         if len(value.data) < kind.size:
             raise refuse(program, f"{what}: {len(value.data)} bytes for a {kind}")
-        return read_element(np.frombuffer(value.data[: kind.size], kind.dtype), kind, 0)
-    return _number(program, kind, value, what)
+        value = host.read(np.frombuffer(value.data[: kind.size], kind.dtype), kind, 0)
+    number = _number(program, kind, value, what)
+    return formats.values.literal(kind, float(number)) if kind.kind == "float" and formats is MACHINE else number
 
 
 def _number(program: Program, kind: Scalar, value, what: str):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from types import ModuleType
 
 import numpy as np
 
@@ -16,10 +17,9 @@ from kohakutpu.xpu.errors import OverBudget, Undefined
 from kohakutpu.xpu.tree import Program
 from kohakutpu.xpu.types import SliceType, TileType, WaveVectorType
 
-from . import arithmetic as host
-from . import tiles, waves
+from . import waves
 from .arithmetic import Fault
-from .walker import Arrival, Place, Walker
+from .walker import Arrival, Formats, Place, Walker
 
 STATEMENTS_PER_LOOK = 4096
 
@@ -65,14 +65,14 @@ class Workgroup:
     """The work-items of one workgroup."""
 
     def __init__(self, program: Program, group: tuple, grid: tuple, block: tuple, width: int | None, arguments: list,
-                 budget: Budget, arithmetic=host, shared_bytes: int | None = None):  # fmt: skip
-        self.program, self.width, self.budget = program, width, budget
+                 budget: Budget, formats: Formats, shared_bytes: int | None = None):  # fmt: skip
+        self.program, self.width, self.budget, self.formats = program, width, budget, formats
         arrays: dict = {}
         fragments = "fragment" in program.uses
         self.items = []
         for z, y, x in itertools.product(*map(range, reversed(block))):
             place = Place(group, (x, y, z), grid, block, width)
-            walker = Walker(place, arrays, fragments, budget.tick, arithmetic, shared_bytes)
+            walker = Walker(place, arrays, fragments, budget.tick, formats, shared_bytes)
             self.items.append(Item(place, walker.run(program.kernel, arguments)))
 
     def run(self) -> None:
@@ -109,9 +109,9 @@ class Workgroup:
         lanes = {item.place.lane: item.waiting.arguments for item in live}
         try:
             if node.verb.startswith("tile."):
-                found = tile_verb(node, lanes, self.width, "fragment" in self.program.uses)
+                found = tile_verb(node, lanes, self.width, "fragment" in self.program.uses, self.formats.tiles)
             else:
-                found = waves.wave(node.verb, self.width, lanes, node.options)
+                found = waves.wave(node.verb, self.width, lanes, node.options, self.formats.values)
         except Fault as fault:
             raise Undefined(str(fault), node.at, str(live[0].place)) from None
         return [found[item.place.lane] for item in live]
@@ -132,7 +132,8 @@ class Workgroup:
         results = [None] * len(live)
         if first.arguments:
             values = [item.waiting.arguments[0] for item in live]
-            results = waves.workgroup(first.node.verb, first.node.type, self.width, values, first.node.options[0])
+            op = first.node.options[0]
+            results = waves.workgroup(first.node.verb, first.node.type, self.width, values, op, self.formats.values)
         self.release(live, results)
 
     @staticmethod
@@ -148,27 +149,27 @@ class Workgroup:
         return Undefined(text.format(f"{node.verb}"), node.at, str(item.place))
 
 
-def tile_verb(node, lanes: dict[int, tuple], width: int, fragments: bool) -> dict:
+def tile_verb(node, lanes: dict[int, tuple], width: int, fragments: bool, tiles: ModuleType) -> dict:
     """A tile verb that reads memory, or that first gathers the copies that lanes changed. Equal lanes compute once."""
     word, kinds = node.verb.partition(".")[2], [argument.type for argument in node.arguments]
     if word == "from_words":
         return dict.fromkeys(lanes, tiles.from_words(kinds[0], {lane: values[1:] for lane, values in lanes.items()}))
     if fragments:
-        lanes = _gathered(lanes, kinds, width)
+        lanes = _gathered(lanes, kinds, width, tiles)
     results: dict = {}
     known: list[tuple[tuple, object]] = []
     for lane, values in lanes.items():
-        factors = _factors(kinds, lanes, lane)
+        factors = _factors(kinds, lanes, lane, tiles)
         values = tuple(factors.get(place, value) for place, value in enumerate(values))
         same = next((result for other, result in known if _equal(other, values)), None)
         if same is None:
-            same = _compute(word, kinds, values)
+            same = _compute(word, kinds, values, tiles)
             known.append((values, same))
         results[lane] = same
     return results
 
 
-def _gathered(lanes: dict[int, tuple], kinds: list, width: int) -> dict[int, tuple]:
+def _gathered(lanes: dict[int, tuple], kinds: list, width: int, tiles: ModuleType) -> dict[int, tuple]:
     """The lanes' arguments with every tile as the wave's."""
     whole = {
         place: tiles.gather({lane: values[place] for lane, values in lanes.items()}, width)
@@ -180,7 +181,7 @@ def _gathered(lanes: dict[int, tuple], kinds: list, width: int) -> dict[int, tup
     }
 
 
-def _factors(kinds: list, lanes: dict[int, tuple], lane: int) -> dict[int, tuple]:
+def _factors(kinds: list, lanes: dict[int, tuple], lane: int, tiles: ModuleType) -> dict[int, tuple]:
     """The row and column factors among a lane's arguments, as numbers."""
     rows, found = kinds[0].rows, {}
     for place, kind in enumerate(kinds):
@@ -193,15 +194,16 @@ def _factors(kinds: list, lanes: dict[int, tuple], lane: int) -> dict[int, tuple
     return found
 
 
+def _bits(value) -> bytes:
+    return value.tobytes() if hasattr(value, "tobytes") else np.asarray(value).tobytes()
+
+
 def _equal(left: tuple, right: tuple) -> bool:
     """True if two lanes' arguments are the same bits."""
-    return all(
-        a is b or (type(a) is type(b) and np.asarray(a).tobytes() == np.asarray(b).tobytes())
-        for a, b in zip(left, right, strict=True)
-    )
+    return all(a is b or (type(a) is type(b) and _bits(a) == _bits(b)) for a, b in zip(left, right, strict=True))
 
 
-def _compute(word: str, kinds: list, values: tuple):
+def _compute(word: str, kinds: list, values: tuple, tiles: ModuleType):
     tile, *rest = values
     if word == "load":
         return tiles.load(kinds[0], *rest)

@@ -28,12 +28,20 @@ def splat(kind: TileType, value) -> np.ndarray:
     return np.full((kind.rows, kind.cols), value, dtype(kind.element))
 
 
-def element_value(element: Scalar, value):
-    """An element of a tile's array as a value of the language."""
-    return int(value) if element.kind == "int" else value
+def element_value(element: Scalar, tile: np.ndarray, row: int, col: int):
+    """An element of a tile as a value of the language."""
+    return int(tile[row, col]) if element.kind == "int" else tile[row, col]
 
 
-def _places(kind: TileType, offset: int, layout: int, stride: int):
+def changed(tile: np.ndarray, row: int, col: int, value) -> np.ndarray:
+    """A tile with another element."""
+    result = tile.copy()
+    result[row, col] = value
+    return result
+
+
+def places(kind: TileType, offset: int, layout: int, stride: int):
+    """(row, column, index in memory) of every element."""
     if layout not in (0, 1):
         raise Fault(f"a tile layout of {layout}; 0 is row by row, 1 column by column")
     for row in range(kind.rows):
@@ -44,15 +52,15 @@ def _places(kind: TileType, offset: int, layout: int, stride: int):
 def load(kind: TileType, memory: Memory, offset: int, layout: int, stride: int) -> np.ndarray:
     """Element (r, c) from offset + r*stride + c, or offset + c*stride + r."""
     tile = zeros(kind)
-    for row, col, place in _places(kind, offset, layout, stride):
+    for row, col, place in places(kind, offset, layout, stride):
         tile[row, col] = memory.load(place)
     return tile
 
 
 def store(kind: TileType, tile: np.ndarray, memory: Memory, offset: int, layout: int, stride: int) -> None:
     """`load` the other way round."""
-    for row, col, place in _places(kind, offset, layout, stride):
-        memory.store(place, element_value(kind.element, tile[row, col]))
+    for row, col, place in places(kind, offset, layout, stride):
+        memory.store(place, element_value(kind.element, tile, row, col))
 
 
 def mma(kinds: tuple[TileType, TileType, TileType], total, left, right) -> np.ndarray:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from kohakutpu.xpu.types import Scalar, VectorType, f32, f64, i8, i32, integer
+from kohakutpu.xpu.types import Scalar, VectorType, f32, i8, i32, integer
 
-from .arithmetic import convert, lift, settle, wrap
+from . import arithmetic
+from .arithmetic import convert, wrap
 
 MASK = 0xFFFF_FFFF
 
@@ -46,32 +47,32 @@ PLAIN = {
 }
 
 
-def _convert_lanes(vector, kind: VectorType, gives: VectorType):
-    return tuple(convert(lane, kind.element, gives.element) for lane in vector)
+def _convert_lanes(vector, kind: VectorType, gives: VectorType, values=arithmetic):
+    return tuple(values.convert(lane, kind.element, gives.element) for lane in vector)
 
 
-def _as_words(vector, kind, gives):
+def _as_words(vector, kind, gives, values):
     data = bytes(lane & 0xFF for lane in vector)
     return tuple(int.from_bytes(data[i : i + 4], "little", signed=True) for i in range(0, len(data), 4))
 
 
-def _as_bytes(vector, kind, gives):
+def _as_bytes(vector, kind, gives, values):
     return tuple(wrap(i8, lane >> 8 * i) for lane in vector for i in range(4))
 
 
-def _widen_lo(vector, kind, gives):
+def _widen_lo(vector, kind, gives, values):
     return vector[: gives.count]
 
 
-def _widen_hi(vector, kind, gives):
+def _widen_hi(vector, kind, gives, values):
     return vector[gives.count :]
 
 
-def _narrow(vector, kind, gives, other, _):
+def _narrow(vector, kind, gives, values, other, _):
     return tuple(wrap(gives.element, lane) for lane in vector + other)
 
 
-def _bitcast(vector, kind: VectorType, gives: VectorType):
+def _bitcast(vector, kind: VectorType, gives: VectorType, values):
     if kind.element.kind == gives.element.kind == "int":
         return _convert_lanes(vector, kind, gives)
     if gives.element is f32:
@@ -79,7 +80,7 @@ def _bitcast(vector, kind: VectorType, gives: VectorType):
     return tuple(float_to_bits(lane, 32) for lane in vector)
 
 
-def _lut4(vector, kind, gives, table, table_kind):
+def _lut4(vector, kind, gives, values, table, table_kind):
     return tuple(convert(table[lane & 15], table_kind.element, gives.element) for lane in vector)
 
 
@@ -87,23 +88,19 @@ def _signed(lane: int) -> int:
     return wrap(i8, lane)
 
 
-def _dot_sum(vector, kind, gives, activations, _, total, __):
+def _dot_sum(vector, kind, gives, values, activations, _, total, __):
     return wrap(i32, total + sum(w * _signed(a) for w, a in zip(vector, activations, strict=True)))
 
 
-def _dot(vector, kind: VectorType, gives: Scalar, other, _, *accumulator):
+def _dot(vector, kind: VectorType, gives: Scalar, values, other, _, *accumulator):
     if kind.element.kind == "int":
         own = integer(8, kind.element.signed)
         total = sum(a * wrap(own, b) for a, b in zip(vector, other, strict=True))
         return wrap(i32, total + (accumulator[0] if accumulator else 0))
-    work = np.float64 if kind.element is f64 else np.float32
-    total = work(lift(gives, accumulator[0])) if accumulator else work(0)
-    for a, b in zip(vector, other, strict=True):
-        total = total + work(lift(kind.element, a)) * work(lift(kind.element, b))
-    return settle(gives, total)
+    return values.dot(gives, vector, other, accumulator[0] if accumulator else values.zero(gives))
 
 
-def _dot_accum(vector, kind, gives, activations, _, sums, __):
+def _dot_accum(vector, kind, gives, values, activations, _, sums, __):
     products = [w * _signed(a) for w, a in zip(vector, activations, strict=True)]
     return tuple(wrap(gives.element, total + sum(products[4 * j : 4 * j + 4])) for j, total in enumerate(sums))
 
@@ -116,7 +113,7 @@ METHODS = {
 }  # fmt: skip
 
 
-def method(name: str, values: list, kinds: list, gives):
-    """A vector method: the receiver first, then each argument with its type."""
-    rest = [part for pair in zip(values[1:], kinds[1:], strict=True) for part in pair]
-    return METHODS[name](values[0], kinds[0], gives, *rest)
+def method(name: str, arguments: list, kinds: list, gives, values=arithmetic):
+    """A vector method: the receiver first, then each argument with its type. `values` says what a float is."""
+    rest = [part for pair in zip(arguments[1:], kinds[1:], strict=True) for part in pair]
+    return METHODS[name](arguments[0], kinds[0], gives, values, *rest)

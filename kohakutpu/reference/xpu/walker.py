@@ -7,15 +7,16 @@ Every step is a generator. It runs through to the end unless the work-item must 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 
 from kohakutpu.xpu import tree
 from kohakutpu.xpu.errors import Undefined
-from kohakutpu.xpu.types import VOID, FunctionType, TileType, VectorType, u32
+from kohakutpu.xpu.types import VOID, FunctionType, Scalar, TileType, VectorType, u32
 from kohakutpu.xpu.verbs import VERBS
 
-from . import arithmetic, tiles, vectors
+from . import arithmetic, vectors
 from .arithmetic import Fault
 from .memory import Memory, shared
 
@@ -69,17 +70,21 @@ class Leave:
     value: object = None
 
 
-def zero(kind):
+@dataclass(frozen=True)
+class Formats:
+    """The modules that say what numbers are: `values` alone, `tiles` in cooperative matrices."""
+
+    values: ModuleType
+    tiles: ModuleType
+
+
+def zero(kind, formats: Formats):
     """The value of a local without an initialiser."""
     if isinstance(kind, VectorType):
-        return (arithmetic.zero(kind.element),) * kind.count
-    return (
-        tiles.zeros(kind)
-        if isinstance(kind, TileType)
-        else 0
-        if isinstance(kind, FunctionType)
-        else arithmetic.zero(kind)
-    )
+        return (formats.values.zero(kind.element),) * kind.count
+    if isinstance(kind, TileType):
+        return formats.tiles.zeros(kind)
+    return 0 if isinstance(kind, FunctionType) else formats.values.zero(kind)
 
 
 def lanewise(kind, compute, *values):
@@ -97,9 +102,9 @@ def element(kind):
 class Walker:
     """One work-item. `arrays` are the workgroup's Shared arrays, `tick` counts a statement against the budget."""
 
-    def __init__(self, place: Place, arrays: dict, fragments: bool, tick, arithmetic, shared_bytes: int | None):
+    def __init__(self, place: Place, arrays: dict, fragments: bool, tick, formats: Formats, shared_bytes: int | None):
         self.place, self.arrays, self.fragments, self.tick = place, arrays, fragments, tick
-        self.arithmetic, self.shared_bytes = arithmetic, shared_bytes
+        self.formats, self.values_of, self.shared_bytes = formats, formats.values, shared_bytes
 
     def run(self, kernel: tree.Function, arguments: list):
         """The kernel from start to end, as a generator of arrivals."""
@@ -123,7 +128,9 @@ class Walker:
 
     def declare(self, node: tree.Declare, frame):
         kind = node.variable.type
-        frame[node.variable] = zero(kind) if node.value is None else (yield from self.value(node.value, frame))
+        frame[node.variable] = (
+            zero(kind, self.formats) if node.value is None else (yield from self.value(node.value, frame))
+        )
 
     def declare_shared(self, node: tree.DeclareShared, frame):
         count = yield from self.value(node.count, frame)
@@ -133,7 +140,7 @@ class Walker:
         if node.dynamic and self.shared_bytes is not None and size > self.shared_bytes:
             raise Fault(f"{size} bytes of Shared {node.variable.name}, where the launch gives {self.shared_bytes}")
         if node not in self.arrays:
-            self.arrays[node] = shared(node.variable.name, node.variable.type, count)
+            self.arrays[node] = shared(node.variable.name, node.variable.type, count, self.values_of)
         held = self.arrays[node]
         if len(held.array) != count:
             raise Fault(f"{count} elements of Shared {node.variable.name}, to which another gave {len(held.array)}")
@@ -235,8 +242,7 @@ class Walker:
         return found
 
     def literal(self, node: tree.Literal, frame):
-        kind = node.type
-        return arithmetic.lift_type(kind)(node.value) if getattr(kind, "kind", "") == "float" else node.value
+        return self.values_of.literal(node.type, node.value) if isinstance(node.type, Scalar) else node.value
         yield
 
     def read(self, node: tree.Read, frame):
@@ -248,7 +254,7 @@ class Walker:
         if isinstance(node.type, FunctionType):
             return value
         source, target = element(node.value.type), element(node.type)
-        return lanewise(node.type, lambda lane: self.arithmetic.convert(lane, source, target), value)
+        return lanewise(node.type, lambda lane: self.values_of.convert(lane, source, target), value)
 
     def splat(self, node: tree.Splat, frame):
         return ((yield from self.value(node.value, frame)),) * node.type.count
@@ -259,19 +265,20 @@ class Walker:
             return not value
         kind = element(node.type)
         if node.op == "neg":
-            return lanewise(node.type, lambda lane: self.arithmetic.negate(kind, lane), value)
+            return lanewise(node.type, lambda lane: self.values_of.negate(kind, lane), value)
         return lanewise(node.type, lambda lane: arithmetic.wrap(kind, ~lane), value)
 
     def binary(self, node: tree.Binary, frame):
         left = yield from self.value(node.left, frame)
         right = yield from self.value(node.right, frame)
         kind = element(node.type)
-        return lanewise(node.type, lambda a, b: self.arithmetic.binary(node.op, kind, a, b), left, right)
+        return lanewise(node.type, lambda a, b: self.values_of.binary(node.op, kind, a, b), left, right)
 
     def compare(self, node: tree.Compare, frame):
         left = yield from self.value(node.left, frame)
         right = yield from self.value(node.right, frame)
-        return lanewise(node.type, lambda a, b: arithmetic.compare(node.op, a, b), left, right)
+        kind = element(node.left.type)
+        return lanewise(node.type, lambda a, b: self.values_of.compare(node.op, kind, a, b), left, right)
 
     def logical(self, node: tree.Logical, frame):
         left = yield from self.value(node.left, frame)
@@ -279,7 +286,7 @@ class Walker:
 
     def select(self, node: tree.Select, frame):
         taken = yield from self.value(node.condition, frame)
-        return (yield from self.value(node.then if taken else node.otherwise, frame))
+        return self.values_of.chosen(node.type, (yield from self.value(node.then if taken else node.otherwise, frame)))
 
     def assigned(self, node: tree.Assigned, frame):
         frame[node.variable] = yield from self.value(node.value, frame)
@@ -328,7 +335,7 @@ class Walker:
         tag = yield from self.value(node.tag, frame)
         arguments = yield from self.values(node.arguments, frame)
         if tag >= len(node.members):
-            return None if node.type is VOID else zero(node.type)
+            return None if node.type is VOID else zero(node.type, self.formats)
         return (yield from self.enter(node.members[tag], arguments))
 
     # Built-ins.
@@ -356,9 +363,9 @@ class Walker:
             return vectors.PLAIN[node.verb](*arguments)
         if family == "math":
             kind = element(node.type)
-            return lanewise(node.type, lambda *lanes: self.arithmetic.function(word, kind, *lanes), *arguments)
+            return lanewise(node.type, lambda *lanes: self.values_of.function(word, kind, *lanes), *arguments)
         if family == "vector":
-            return vectors.method(word, arguments, kinds, node.type)
+            return vectors.method(word, arguments, kinds, node.type, self.values_of)
         if node.verb == "group.mac":
             total, left, right = arguments
             return vectors.method("dot_sum", [left, right, total], [kinds[1], kinds[2], kinds[0]], node.type)
@@ -379,7 +386,7 @@ class Walker:
     def tile(self, word: str, arguments: list, kinds: list):
         """A tile verb that reads no memory."""
         tile, *rest = arguments
-        kind, place = kinds[0], self.place
+        kind, place, tiles = kinds[0], self.place, self.formats.tiles
         if word == "splat":
             return tiles.splat(kind, rest[0])
         if word == "mma":
@@ -392,10 +399,8 @@ class Walker:
         if word in ("row", "col"):
             return row if word == "row" else col
         if word == "get":
-            return tiles.element_value(kind.element, tile[row, col])
-        changed = tile.copy()
-        changed[row, col] = rest[1]
-        return changed
+            return tiles.element_value(kind.element, tile, row, col)
+        return tiles.changed(tile, row, col, rest[1])
 
     def coordinate(self, verb: str):
         place = self.place

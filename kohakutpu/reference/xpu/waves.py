@@ -6,12 +6,12 @@ A wave is `width` lanes; `lanes` holds the arguments of those that are active. T
 from __future__ import annotations
 
 import operator
-from functools import reduce
-
-import numpy as np
+from functools import partial, reduce
+from types import ModuleType
 
 from kohakutpu.xpu.types import Op, Scalar, f32, i64, u32
 
+from . import arithmetic as host
 from .arithmetic import Fault, wrap
 
 Lanes = dict[int, tuple]
@@ -39,19 +39,17 @@ def _shuffled(form: str, lanes: Lanes, width: int) -> dict:
     return result
 
 
-def butterfly(values: dict[int, np.float32], width: int, op: Op, reach: int | None = None) -> dict[int, np.float32]:
+def butterfly(values: dict, width: int, op: Op, floats: ModuleType, reach: int | None = None) -> dict:
     """The XOR butterfly over the full width, or over segments of `reach` lanes; inactive lanes hold the identity."""
-    identity = {Op.ADD: 0.0, Op.MAX: -np.inf, Op.MIN: np.inf}[op]
-    combine = {Op.ADD: operator.add, Op.MAX: np.fmax, Op.MIN: np.fmin}[op]
-    held = [values.get(lane, np.float32(identity)) for lane in range(width)]
+    held = [values.get(lane, floats.identity(op)) for lane in range(width)]
     distance = 1
     while distance < (reach or width):
-        held = [combine(held[lane], held[lane ^ distance]) for lane in range(width)]
+        held = [floats.combine(op, held[lane], held[lane ^ distance]) for lane in range(width)]
         distance *= 2
     return {lane: held[lane] for lane in values}
 
 
-def _segmented(lanes: Lanes, width: int, op: Op, segment_first: bool) -> dict:
+def _segmented(lanes: Lanes, width: int, op: Op, segment_first: bool, floats: ModuleType) -> dict:
     pairs = {lane: args if segment_first else args[::-1] for lane, args in lanes.items()}
     segments = {segment for segment, _ in pairs.values()}
     if len(segments) > 1:
@@ -59,7 +57,7 @@ def _segmented(lanes: Lanes, width: int, op: Op, segment_first: bool) -> dict:
     segment = segments.pop()
     if segment < 1 or segment & (segment - 1):
         raise Fault(f"a segment of {segment} lanes, no power of two")
-    return butterfly({lane: value for lane, (_, value) in pairs.items()}, width, op, min(segment, width))
+    return butterfly({lane: value for lane, (_, value) in pairs.items()}, width, op, floats, min(segment, width))
 
 
 _INTEGER = {
@@ -97,8 +95,8 @@ def _quad(form: str, lanes: Lanes, width: int) -> dict:
     return result
 
 
-def wave(verb: str, width: int, lanes: Lanes, options: tuple) -> dict:
-    """The results of a wave verb, by lane."""
+def wave(verb: str, width: int, lanes: Lanes, options: tuple, floats: ModuleType = host) -> dict:
+    """The results of a wave verb, by lane. `floats` is the module that combines floats."""
     family, _, form = verb.partition(".")
     if family == "quad":
         return _quad(form, lanes, width)
@@ -106,8 +104,8 @@ def wave(verb: str, width: int, lanes: Lanes, options: tuple) -> dict:
         return _everyone(lanes, None)
     if family == "group":
         if form == "reduce":
-            return butterfly({lane: value for lane, (value,) in lanes.items()}, width, options[0])
-        return _segmented(lanes, width, options[0], True)
+            return butterfly({lane: value for lane, (value,) in lanes.items()}, width, options[0], floats)
+        return _segmented(lanes, width, options[0], True, floats)
     if form == "ballot_sync":
         return _everyone(lanes, sum(1 << lane for lane, (vote,) in lanes.items() if vote))
     if form == "rotate" or form.startswith("shuffle"):
@@ -117,15 +115,15 @@ def wave(verb: str, width: int, lanes: Lanes, options: tuple) -> dict:
     if form.startswith("prefix"):
         return _prefix(lanes, kind, word)
     if form.endswith("_segmented"):
-        return _segmented(lanes, width, Op[{"sum": "ADD"}.get(word, word.upper())], False)
+        return _segmented(lanes, width, Op[{"sum": "ADD"}.get(word, word.upper())], False, floats)
     values = {lane: value for lane, (value,) in lanes.items()}
     if form.endswith("_f32"):
-        return butterfly(values, width, Op[{"sum": "ADD"}.get(word, word.upper())])
+        return butterfly(values, width, Op[{"sum": "ADD"}.get(word, word.upper())], floats)
     ordered = [values[lane] for lane in sorted(values)]
     return _everyone(lanes, wrap(kind, reduce(_INTEGER[word], ordered)))
 
 
-def workgroup(verb: str, kind: Scalar, width: int, values: list, op: Op) -> list:
+def workgroup(verb: str, kind: Scalar, width: int, values: list, op: Op, floats: ModuleType = host) -> list:
     """The results of workgroup.reduce or workgroup.scan over the workgroup's linear order."""
     word = {Op.ADD: "sum", Op.MAX: "max", Op.MIN: "min"}[op]
     if verb == "workgroup.scan":
@@ -136,7 +134,6 @@ def workgroup(verb: str, kind: Scalar, width: int, values: list, op: Op) -> list
         return results
     waves = [values[start : start + width] for start in range(0, len(values), width)]
     if kind is f32:
-        partials = [butterfly(dict(enumerate(part)), width, op)[0] for part in waves]
-        combine = {Op.ADD: operator.add, Op.MAX: np.fmax, Op.MIN: np.fmin}[op]
-        return [reduce(combine, partials)] * len(values)
+        partials = [butterfly(dict(enumerate(part)), width, op, floats)[0] for part in waves]
+        return [reduce(partial(floats.combine, op), partials)] * len(values)
     return [wrap(kind, reduce(_INTEGER[word], values))] * len(values)
