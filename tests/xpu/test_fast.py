@@ -111,6 +111,32 @@ out[4 * g + 4 + i32(thread.x())] = s[3 - i32(thread.x())] + 1
     assert out.reshape(6, 4)[:, 0].tolist() == [0, 4, 2, 6, 4, 8]
 
 
+def test_a_helper_may_store_and_lanes_may_have_returned(launch, kernel_of):
+    kernel = kernel_of("""
+@device
+def put(memory: KernelBuffer[u32], at: u32, value: u32):
+    memory[at] = value
+@kernel
+def k(out: KernelBuffer[u32]):
+    if thread.x() % 4 == 3:
+        return
+    put(out, thread.x(), wave.reduce_sum(thread.x()))
+""")
+    out = np.zeros(8, np.uint32)
+    assert launch(kernel, out, block=8, width=4) == "fast"
+    assert out.tolist() == [3, 3, 3, 0, 15, 15, 15, 0]
+
+
+def test_the_last_of_several_readers_may_write(launch, body_of):
+    out = np.arange(17, dtype=np.int32)
+    kernel = body_of("r = out[0]\nif thread.x() == 7:\n    out[0] = 5\nout[8 + thread.x()] = r")
+    assert launch(kernel, out, block=8) == "fast"
+    assert out[0] == 5 and not out[8:16].any()
+    kernel = body_of("r = out[0]\nif thread.x() == 6:\n    out[0] = 9\nout[8 + thread.x()] = r")
+    assert launch(kernel, out, block=8) == "walk"
+    assert out[0] == 9 and out[8:16].tolist() == [5] * 7 + [9]
+
+
 def test_overlapping_buffers_are_walked(launch, body_of):
     memory = KernelBuffer.of(i32, np.arange(16, dtype=np.int32))
     kernel = body_of("a[thread.x()] = b[thread.x()]", "a: KernelBuffer[i32], b: KernelBuffer[i32]")

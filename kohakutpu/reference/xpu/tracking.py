@@ -26,15 +26,16 @@ class Touched:
         self.writers = np.full(count, -1, np.int64)
 
     def read(self, slots, me, epoch: int) -> None:
-        """Bail if another wrote a slot."""
+        """Bail if another wrote a slot.
+
+        Of several that read a slot at once the last is noted. If it writes the slot later, the others stand before it
+        in the walker's order too, and have read.
+        """
         writer = self.writers[slots]
         if np.any((writer >= epoch) & (writer != me)):
             raise Bail("a read of what another work-item wrote")
         old = self.readers[slots]
         self.readers[slots] = np.where((old < epoch) | (old == me), me, epoch + MANY)
-        clash = self.readers[slots] != me
-        if clash.any():
-            self.readers[slots[clash]] = epoch + MANY
 
     def write(self, slots, me, epoch: int) -> None:
         """Bail if another touched a slot, or writes it now."""
