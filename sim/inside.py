@@ -57,6 +57,7 @@ class Machine:
         self.inject = resume(self._inject)
         self.write_memory = resume(self._write_memory)
         self.read_memory = resume(self._read_memory)
+        self.end_trace = resume(self._end_trace)
 
     async def start(self) -> None:
         dut = self.dut
@@ -83,6 +84,11 @@ class Machine:
         await FallingEdge(self.dut.clk)
 
     # ---- memory ----------------------------------------------------------------------------------------
+
+    async def _end_trace(self) -> None:
+        """The cycle that is about to be simulated is not part of the run any more."""
+        self.dut.over.value = 1
+        await Timer(1, "ns")
 
     async def _write_memory(self, address: int, data: bytes) -> None:
         """Put bytes into memory between two cycles, whatever the ports are doing."""
@@ -248,8 +254,7 @@ async def job(dut):
         outcome = "done", await bridge(call(task["job"]))(machine, **task["arguments"])
     except Exception as error:
         outcome = "failed", error
-    dut.over.value = 1
-    await Timer(1, "ns")
+    await machine._end_trace()
     if broken := machine.broken():
         if outcome[0] == "done":
             outcome = "failed", BrokenRules(f"the job ended, but rules of ports were broken:\n{broken}")

@@ -90,6 +90,7 @@ class Side:
         self.sink = Orderer(self._put)
         self.error: BaseException | None = None
         self.rest: list[Record] = []  # of the cycle in which the sides parted
+        self.ended = False
         self._stop = stop
         self._queue: Queue[list[Record] | None] = Queue(AHEAD)
 
@@ -125,12 +126,13 @@ class Side:
     def __iter__(self) -> Iterator[list[Record]]:
         while (records := self._queue.get()) is not None:
             yield records
+        self.ended = True
 
     def soon(self, wanted: Callable[[Record], bool]) -> Record | None:
         """The next record that is `wanted`, if the run comes to it before long."""
         found = [record for record in self.rest if wanted(record)]
         looked = 0
-        while not found and self.rest and looked < PATIENCE:
+        while not found and not self.ended and looked < PATIENCE:
             self.rest = next(iter(self), [])
             found = [record for record in self.rest if wanted(record)]
             looked += 1

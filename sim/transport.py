@@ -81,6 +81,7 @@ class RtlTransport(Transport):
         """What the control agent's registers say, and the links."""
         from kohakutpu.host.driver import Driver
 
+        self.machine.end_trace()  # what follows is about the run, and no part of it
         driver = Driver(self)
         lines = ["control agent:"]
         for register in DIAGNOSED:

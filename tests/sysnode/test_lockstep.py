@@ -14,7 +14,7 @@ from kohakutpu.isa.flit import FlitType
 from kohakutpu.lang.kernel import load as load_kernel
 from kohakutpu.machine import load
 from kohakutpu.model.system import System
-from kohakutpu.noc.trace import Level, Orderer, Transfer
+from kohakutpu.noc.trace import Level, Orderer, Transfer, order
 from sim.lockstep import HISTORY, Comparison, Side
 
 MACHINE = load("mm_mesh")
@@ -118,6 +118,14 @@ def test_a_run_that_ends_early_is_a_difference(artifact, records, who):
     equal, found = compared(artifact, *sides.values())
     assert equal == cut and found.cycle == records[cut].cycle
     assert f"{who:6} nothing in this cycle, nor soon" in found.text
+
+
+def test_a_side_that_lacks_only_the_last_record_of_a_cycle_is_looked_at_further(artifact, records):
+    last = [i for i, r in enumerate(records[:-1]) if records[i + 1].cycle != r.cycle and records[i - 1].cycle == r.cycle]
+    number = next(i for i in last if isinstance(records[i], Level))
+    late = sorted(moved(records, number), key=order)
+    equal, found = compared(artifact, records, late)
+    assert equal == number and "gates  nothing in this cycle; the same 1 later: " in found.text
 
 
 def test_what_ended_a_run_is_said(artifact, records):
