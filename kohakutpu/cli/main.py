@@ -12,7 +12,9 @@ import sys
 
 from kohakutpu import __version__
 
-COMMANDS = ("compile", "run", "sim", "lockstep", "view", "report", "disasm", "asm", "machine", "errata", "golden", "rtl", "synth")
+COMMANDS = (
+    "compile", "run", "sim", "lockstep", "fuzz", "view", "report", "disasm", "asm", "machine", "errata", "golden", "rtl", "synth",
+)  # fmt: skip
 
 OURS = ("kohakutpu", "rtl", "sim")  # packages whose errors say enough without a traceback
 

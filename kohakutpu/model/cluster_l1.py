@@ -51,6 +51,11 @@ class L1Side:
         """Entry of `offset` (modulo 256) in `bank`; the bank bit falls away on a side of up to 256 entries."""
         return ((bank << BANK_BITS) | (offset & BANK_MASK)) & (self.entries - 1)
 
+    @property
+    def packed(self) -> np.ndarray:
+        """The entries as they came, uint8[entries,128]."""
+        return self._packed
+
     def write(self, entry: int, packed: bytes) -> None:
         self._packed[entry] = np.frombuffer(packed, dtype=np.uint8)
         self._stale[entry] = True

@@ -1,19 +1,15 @@
 """A cluster bench and the reference, driven alike."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 
 from kohakutpu.conformance.cluster import CLUSTER, PORT, ClusterBench
 from kohakutpu.formats import words
+from kohakutpu.fuzz.cluster_reference import Reference, entry
 from kohakutpu.isa.cluster import FILL, GEMM, Side
 from kohakutpu.isa.flit import Flit, FlitType, node
 from kohakutpu.isa.signals import SignalCode
 from kohakutpu.machine import ClusterUnit
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_reference import Reference, entry  # noqa: E402
 
 UNIT = ClusterUnit(2, 1, tiles=512, a_entries=512, b_entries=512)
 OTHER = node(1, 0)

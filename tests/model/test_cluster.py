@@ -9,6 +9,7 @@ import pytest
 from kohakutpu.conformance.cluster import AGENT, CLUSTER, PORT, ClusterBench
 from kohakutpu.formats import words
 from kohakutpu.formats.accumulator import AccumulatorFormat
+from kohakutpu.fuzz.cluster_reference import Reference, entry
 from kohakutpu.isa.cluster import DRAIN, FILL, GEMM, WORD, Side
 from kohakutpu.isa.flit import Flit, FlitType, node
 from kohakutpu.isa.memory import MEM_REQ, MEM_WR
@@ -19,7 +20,6 @@ from kohakutpu.model.cluster import FAULTS, build_cluster
 from kohakutpu.noc.engine import Engine
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cluster_reference import Reference, entry  # noqa: E402
 from cluster_rig import BATCH, INST, OTHER, UNIT, Rig, blocks_of, payloads, sent  # noqa: E402
 
 

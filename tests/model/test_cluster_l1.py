@@ -8,13 +8,13 @@ import pytest
 
 from kohakutpu.conformance.cluster import AGENT, CLUSTER, PORT, ClusterBench
 from kohakutpu.formats import mxfp7, words
+from kohakutpu.fuzz.cluster_reference import Reference
 from kohakutpu.isa.cluster import DRAIN, FILL, GEMM, Side
 from kohakutpu.isa.flit import Flit, FlitType
 from kohakutpu.isa.memory import MEM_REQ
 from kohakutpu.machine import ClusterUnit
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cluster_reference import Reference  # noqa: E402
 from cluster_rig import FAULT, INST, UNIT, Rig, answer, blocks_of, sent  # noqa: E402
 
 

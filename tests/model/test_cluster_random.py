@@ -1,8 +1,6 @@
 """Random programs under random backpressure: results against the reference, cycles with skipping on and off."""
 
 import random
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,13 +8,11 @@ from hypothesis import strategies as st
 
 from kohakutpu.conformance.cluster import AGENT, CLUSTER, PORT, ClusterBench
 from kohakutpu.formats import words
+from kohakutpu.fuzz.cluster_reference import Reference, entry
 from kohakutpu.isa.cluster import DRAIN, FILL, GEMM, Side
 from kohakutpu.isa.flit import Flit, FlitType, node
 from kohakutpu.isa.signals import CU_CTRL_REQUEST, CU_DATA, SignalCode
 from kohakutpu.machine import ClusterUnit
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_reference import Reference, entry  # noqa: E402
 
 TILES = 64
 OPERANDS, RESULTS, RESULT_STEP = 0x40000, 0x1000, 0x1000

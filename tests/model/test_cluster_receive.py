@@ -8,12 +8,12 @@ import pytest
 
 from kohakutpu.conformance.cluster import AGENT, CLUSTER, ClusterBench
 from kohakutpu.formats import mxfp7, words
+from kohakutpu.fuzz.cluster_reference import Reference
 from kohakutpu.isa.cluster import DRAIN, GEMM, WORD, Side
 from kohakutpu.isa.flit import Flit, FlitType
 from kohakutpu.isa.signals import CU_DATA
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cluster_reference import Reference  # noqa: E402
 from cluster_rig import BATCH, FAULT, INST, OTHER, RECEIVED, UNIT, Rig, blocks_of, payloads, sent  # noqa: E402
 
 

@@ -1,21 +1,17 @@
 """The cycles of docs/microarchitecture/cluster.md, measured on the model and held against the published ones."""
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 
 from kohakutpu.conformance.cluster import AGENT, CLUSTER, PORT, ClusterBench
 from kohakutpu.formats import words
+from kohakutpu.fuzz.cluster_reference import entry
 from kohakutpu.isa.cluster import DRAIN, FILL, GEMM, WORD
 from kohakutpu.isa.flit import Flit, FlitType
 from kohakutpu.isa.signals import SignalCode
 from kohakutpu.machine import ClusterUnit
 from kohakutpu.model.cluster_drain import RESULT_QUEUE
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_reference import entry  # noqa: E402
 
 UNIT = ClusterUnit(2, 1, tiles=512, a_entries=512, b_entries=512)
 NARROW = [(1, 1, 1), (1, 1, 4), (1, 2, 4), (1, 3, 4), (2, 2, 4), (2, 2, 1)]

@@ -1,19 +1,15 @@
 """What kernels compute: random ones against an eager interpreter, and those that no recording covers."""
 
 import random
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kohakutpu.conformance.vector import Traffic, VectorBench, integer
 from kohakutpu.formats import e8m15, fp16
+from kohakutpu.fuzz.vector_reference import Interpreter
 from kohakutpu.isa.assembler import assemble_words
 from kohakutpu.isa.vector import ALU_OPS, Opcode, encode
-
-sys.path.insert(0, str(Path(__file__).parent))
-from vector_reference import Interpreter  # noqa: E402
 
 ONE, MINUS_ONE, INFINITY, HALF = 0x3F8000, 0xBF8000, 0x7F8000, 0x3F0000
 WALK = [(0, 0, 0), (0, 1, 1 << 16 | 512)]  # A0: L1 words in a row

@@ -1,0 +1,147 @@
+"""Many programs: played in batches on one machine, judged, compared with the gates, the first failure made small."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kohakutpu.fuzz.coverage import Coverage
+from kohakutpu.fuzz.generate import Generator
+from kohakutpu.fuzz.judge import Judge
+from kohakutpu.fuzz.play import IMAGE, Player, image
+from kohakutpu.fuzz.program import Case
+from kohakutpu.fuzz.shrink import Finding, Shrinker
+from kohakutpu.fuzz.watch import Watch
+from kohakutpu.isa.flit import Flit
+from kohakutpu.machine import Machine, MachineError
+from kohakutpu.model.hang import Hang
+from kohakutpu.model.system import System
+from kohakutpu.noc.trace import Orderer, Trace
+
+BATCH = 50  # programs that one machine plays
+
+
+@dataclass
+class Played:
+    """One batch on the model: `schedule` is what was sent when, `starts` the first cycle of each program."""
+
+    schedule: list[tuple[int, Flit]]
+    starts: list[int]
+    cycles: int
+    memory: bytes
+    judged: int
+    unjudged: Counter[str]
+    finding: Finding | None
+
+
+# Plays what the model has played, on something else, and compares: (case, what the model did, its trace) -> finding
+Compare = Callable[[Case, Played, Path], Finding | None]
+
+
+def check_machine(machine: Machine) -> None:
+    """Refuse, by name, a machine that programs cannot be made for."""
+    machine.require_mesh()
+    if machine.memory.bytes < IMAGE:
+        raise MachineError(f"{machine.name}: {machine.memory.bytes:#x} bytes of memory; programs use {IMAGE:#x}")
+    if not machine.units:
+        raise MachineError(f"{machine.name} has neither clusters nor vector cores")
+
+
+def play_case(case: Case, machine: Machine, *, faults: Iterable[str] = (), coverage: Coverage | None = None,
+              trace: Path | None = None) -> Played:  # fmt: skip
+    """Play `case` on the model of `machine` and judge it. `trace` is a file to write; `coverage` is fed."""
+    system = System(machine, agent="bench", faults=faults, latency_seed=case.latency)
+    system.memory.write(0, image(case.memory))
+    player, judge = Player(system), Judge(system)
+    links = [link.name for link in system.engine.links]
+    watch = None if coverage is None else Watch(coverage, links)
+    finding = None
+    with ExitStack() as stack:
+        if trace is not None:
+            stack.enter_context(system.record(trace))
+        elif watch is not None:
+            stack.enter_context(system.observed(Orderer(watch.records)))
+        for program in case.programs:
+            judge.before(program)
+            try:
+                player.play(program)
+            except Hang as hang:
+                finding = Finding("hang", f"program {program.number}: {hang}", program.number)
+                break
+            judge.after(program)
+            if judge.difference:
+                finding = Finding("answer", judge.difference, program.number)
+                break
+    if watch is not None:
+        coverage.programs += len(player.starts)
+        watch.sent(flit for _, flit in player.schedule)
+        if trace is not None:
+            watch.records(Trace(trace))
+    memory = system.memory.read(0, IMAGE)
+    return Played(player.schedule, player.starts, system.engine.now, memory, judge.judged, judge.unjudged, finding)
+
+
+@dataclass
+class Campaign:
+    """Programs of one machine and seed, up to the first finding.
+
+    `compare` plays on the gates what the model has played; without it models answer to the oracle alone. `faults` are
+    planted in the models. `say` is told of progress. A failing case is played `tries` times at most to make it small.
+    """
+
+    machine: Machine
+    seed: int
+    faults: Iterable[str] = ()
+    compare: Compare | None = None
+    say: Callable[[str], None] = lambda text: None
+    tries: int = 1500
+    coverage: Coverage | None = None
+    programs: int = 0
+    judged: int = 0
+    cycles: int = 0
+    flits: int = 0
+    unjudged: Counter[str] = field(default_factory=Counter)
+    finding: Finding | None = None
+    smallest: Case | None = None
+
+    def run(self, count: int) -> None:
+        """Play programs 0 to `count` - 1."""
+        generator = Generator(self.machine, self.seed)
+        for first in range(0, count, BATCH):
+            numbers = range(first, min(first + BATCH, count))
+            latency = self.seed + first if first // BATCH % 2 else None  # random in every other batch
+            case = Case(self.machine.name, self.seed + first, tuple(generator.program(number) for number in numbers), latency)
+            self.finding = self.play(case)
+            self.say(f"{self.programs} programs, {self.cycles:,} cycles")
+            if self.finding is not None:
+                self.say(f"{self.finding.text}\nmaking it small, in at most {self.tries} tries")
+                shrinker = Shrinker(self._fails, self.finding.kind, self.tries)
+                self.smallest = shrinker.shrink(case, self.finding.program)
+                self.finding = self._fails(self.smallest) or self.finding
+                return
+
+    def play(self, case: Case) -> Finding | None:
+        """Play one case, and count it."""
+        played, finding = self._played(case, self.coverage)
+        self.programs += len(played.starts)
+        self.judged += played.judged
+        self.unjudged += played.unjudged
+        self.cycles += played.cycles
+        self.flits += len(played.schedule)
+        return finding
+
+    def _fails(self, case: Case) -> Finding | None:
+        return self._played(case, None)[1]
+
+    def _played(self, case: Case, coverage: Coverage | None) -> tuple[Played, Finding | None]:
+        if self.compare is None:
+            played = play_case(case, self.machine, faults=self.faults, coverage=coverage)
+            return played, played.finding
+        with tempfile.TemporaryDirectory(prefix="kohakutpu-fuzz-") as folder:
+            trace = Path(folder) / "model.trace"
+            played = play_case(case, self.machine, faults=self.faults, coverage=coverage, trace=trace)
+            return played, self.compare(case, played, trace) or played.finding

@@ -1,0 +1,97 @@
+"""Programs on the models against the oracle: nothing differs, and with a fault planted something does, and is made small."""
+
+from pathlib import Path
+
+import pytest
+
+from kohakutpu.fuzz.campaign import Campaign, play_case
+from kohakutpu.fuzz.oracle import Oracle, Unjudged
+from kohakutpu.fuzz.program import Case, from_text, to_text
+from kohakutpu.fuzz.shrink import Finding, Shrinker
+from kohakutpu.machine import load
+from kohakutpu.model.system import System
+
+FOUND = sorted((Path(__file__).parent / "found").glob("*.fuzz"))
+
+
+@pytest.mark.parametrize("name, count", [("mm_mesh", 40), ("quad", 12), ("1x1_min", 20)])
+def test_models_and_oracle_agree(name, count):
+    campaign = Campaign(load(name), 21)
+    campaign.run(count)
+    assert campaign.finding is None, campaign.finding.text
+    assert campaign.programs == count
+    assert campaign.judged >= count // 2
+
+
+# fault of the models: (machine, seed) with which some 30 programs find it
+PLANTED = {
+    "cluster-ack-source": ("mm_mesh", 0), "cluster-bank-stuck": ("mm_mesh_links", 0), "cluster-drain-ack": ("mm_mesh", 0),
+    "cluster-l1-bit": ("mm_mesh", 0), "cluster-last-dropped": ("mm_mesh", 0), "cluster-lost-completion": ("mm_mesh", 0),
+    "cluster-pacing": ("mm_mesh", 0), "cluster-tile-bit": ("mm_mesh", 0), "memory-ack-lost": ("mm_mesh", 4),
+    "memory-last": ("mm_mesh", 0), "memory-read-bit": ("mm_mesh", 0), "memory-word-index": ("mm_mesh", 0),
+    "memory-write-bit": ("mm_mesh", 1), "memory-write-lost": ("mm_mesh", 1), "noc-flipped-bit": ("mm_mesh", 0),
+    "noc-lost-tail": ("mm_mesh", 0), "vector-alu-sign": ("mm_mesh", 0), "vector-drain-slip": ("mm_mesh", 0),
+    "vector-l1-bit": ("mm_mesh", 0), "vector-lost-ack": ("mm_mesh", 1), "vector-stale-predicate": ("mm_mesh", 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_is_found_and_made_small(fault):
+    name, seed = PLANTED[fault]
+    campaign = Campaign(load(name), seed, faults=[fault])
+    campaign.run(30)
+    assert campaign.finding is not None
+    assert campaign.smallest.size <= 24
+    saved = from_text(to_text(campaign.smallest), "saved")
+    assert play_case(saved, load(name), faults=[fault]).finding.kind == campaign.finding.kind
+    assert play_case(saved, load(name)).finding is None
+
+
+RACE = """
+machine mm_mesh
+memory 1
+program 0
+on cluster0
+  CU_INST (1,1)->(2,1) | DRAIN addr=0x20000 n=1
+on port0
+  MEM_RD_REQ (1,1)->(0,1) last | addr=0x20000
+"""
+
+
+def test_a_race_is_not_judged():
+    """The same two statements one after the other are."""
+    system = System(load("mm_mesh"), agent="bench")
+    case = from_text(RACE, "race")
+    with pytest.raises(Unjudged, match="0x20000"):
+        Oracle(system).run(case.programs[0])
+    Oracle(system).run(from_text(RACE.replace("on port0", "settle\non port0"), "settled").programs[0])
+
+
+def test_shrinking_keeps_what_fails():
+    """A made-up failure: two flits that must both be there, in two statements of one program of many."""
+    campaign = Campaign(load("mm_mesh"), 2)
+    case = Case("mm_mesh", 0, tuple(generated(count=12)))
+    wanted = [statement.flits[0] for statement in case.programs[7].statements if statement.flits][:2]
+
+    def fails(smaller):
+        flits = [flit for program in smaller.programs for statement in program.statements for flit in statement.flits]
+        return Finding("answer", "", 7) if all(flit in flits for flit in wanted) else None
+
+    shrinker = Shrinker(fails, "answer", 500)
+    smallest = shrinker.shrink(case, 7)
+    assert fails(smallest) and smallest.size == 2
+    assert campaign.finding is None
+
+
+def generated(count):
+    from kohakutpu.fuzz.generate import Generator
+
+    generator = Generator(load("mm_mesh"), 2)
+    return [generator.program(number) for number in range(count)]
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
+def test_what_was_found_once_is_right_now(path):
+    case = from_text(path.read_text(), str(path))
+    played = play_case(case, load(case.machine))
+    assert played.finding is None
