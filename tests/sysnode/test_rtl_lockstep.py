@@ -91,6 +91,7 @@ def test_a_machine_that_stops_on_both_sides_is_a_hang(lockstep):
         ((SILU, "--latency", 21), "--latency 21: mm_mesh has a latency of 20"),
         ((SILU, "--latency-seed", -1), "--latency-seed -1: 0 to 4294967295"),
         ((SILU, "--shape", "z=32x32"), "linear_silu has no operand z"),
+        (("--waves", "waves"), "--waves records one run: name its KERNEL"),
         ((SILU, "--fault", "cluster0=nonsense"), "nonsense"),
         ((SILU, "--fault", "nonsense"), "no fault is named 'nonsense'"),
     ],
@@ -98,6 +99,13 @@ def test_a_machine_that_stops_on_both_sides_is_a_hang(lockstep):
 def test_bad_input_is_refused(lockstep, arguments, reason):
     status, _, err = lockstep(*arguments)
     assert status == 2 and reason in err
+
+
+@pytest.mark.slow
+def test_waves_of_the_run_that_a_difference_names(lockstep, tmp_path):
+    status, out, _ = lockstep(*FUSED, "--latency-seed", 3, "--simulator", "icarus", "--waves", tmp_path / "waves")
+    assert status == 0 and "waves of the gates are in" in out
+    assert (tmp_path / "waves" / "mm_mesh.fst").stat().st_size > 100_000
 
 
 @pytest.mark.slow
