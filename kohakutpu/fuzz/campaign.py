@@ -52,9 +52,9 @@ def check_machine(machine: Machine) -> None:
 
 
 def play_case(case: Case, machine: Machine, *, faults: Iterable[str] = (), coverage: Coverage | None = None,
-              trace: Path | None = None) -> Played:  # fmt: skip
-    """Play `case` on the model of `machine` and judge it. `trace` is a file to write; `coverage` is fed."""
-    system = System(machine, agent="bench", faults=faults, latency_seed=case.latency)
+              trace: Path | None = None, skip: bool = True) -> Played:  # fmt: skip
+    """Play `case` on the model of `machine` and judge it. `trace` is a file to write; `coverage` is fed; `skip` as `System`."""
+    system = System(machine, agent="bench", skip=skip, faults=faults, latency_seed=case.latency)
     system.memory.write(0, image(case.memory))
     player, judge = Player(system), Judge(system)
     links = [link.name for link in system.engine.links]

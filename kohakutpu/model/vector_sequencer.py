@@ -269,7 +269,7 @@ class Sequencer:
         self.pc = loop.top
         self.waiting, self.state = "", Decode.WORD
         self.fetch.redirect(self.pc, now, loop)
-        return self.fetch.at
+        return now + 1
 
     def _barrier(self, word: Word, now: int) -> int:
         if self.fill.open:

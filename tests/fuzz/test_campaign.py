@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kohakutpu.fuzz.campaign import Campaign, play_case
+from kohakutpu.fuzz.generate import Generator
 from kohakutpu.fuzz.oracle import Oracle, Unjudged
 from kohakutpu.fuzz.program import Case, from_text, to_text
 from kohakutpu.fuzz.shrink import Finding, Shrinker
@@ -69,8 +70,7 @@ def test_a_race_is_not_judged():
 
 def test_shrinking_keeps_what_fails():
     """A made-up failure: two flits that must both be there, in two statements of one program of many."""
-    campaign = Campaign(load("mm_mesh"), 2)
-    case = Case("mm_mesh", 0, tuple(generated(count=12)))
+    case = Case("mm_mesh", 0, tuple(generated("mm_mesh", count=12)))
     wanted = [statement.flits[0] for statement in case.programs[7].statements if statement.flits][:2]
 
     def fails(smaller):
@@ -80,18 +80,27 @@ def test_shrinking_keeps_what_fails():
     shrinker = Shrinker(fails, "answer", 500)
     smallest = shrinker.shrink(case, 7)
     assert fails(smallest) and smallest.size == 2
-    assert campaign.finding is None
 
 
-def generated(count):
-    from kohakutpu.fuzz.generate import Generator
-
-    generator = Generator(load("mm_mesh"), 2)
+def generated(name, count):
+    generator = Generator(load(name), 2)
     return [generator.program(number) for number in range(count)]
 
 
+def traced(case, folder, skip):
+    path = folder / f"{skip}.trace"
+    assert play_case(case, load(case.machine), trace=path, skip=skip).finding is None
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["mm_mesh", "quad"])
+def test_traces_do_not_depend_on_skipping(name, tmp_path):
+    case = Case(name, 1, tuple(generated(name, count=6)), latency=5)
+    assert traced(case, tmp_path, True) == traced(case, tmp_path, False)
+
+
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
-def test_what_was_found_once_is_right_now(path):
+def test_what_was_found_once_is_right_now(path, tmp_path):
+    """On the models, with skipping and without; tests/fuzz/test_gates.py plays them on the gates."""
     case = from_text(path.read_text(), str(path))
-    played = play_case(case, load(case.machine))
-    assert played.finding is None
+    assert traced(case, tmp_path, True) == traced(case, tmp_path, False)
