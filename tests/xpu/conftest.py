@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -25,19 +28,19 @@ def with_body(body: str, parameters: str = "out: KernelBuffer[i32]", **more):
     return build(f"@kernel\ndef k({parameters}):\n{lines}\n", **more)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def kernel_of():
     """`kernel_of(text)`: the kernel k of a module's text."""
     return build
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def body_of():
     """`body_of(body, parameters)`: a kernel from its body."""
     return with_body
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def reasons():
     """`reasons(kernel)`: the texts of its refusals."""
     return lambda kernel: [str(refusal) for refusal in refusals(kernel)]
@@ -75,7 +78,7 @@ def base(value) -> np.ndarray:
     return value if value.base is None else value.base
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def launch():
     """`launch(kernel, *arguments, grid=, block=, width=, ...)`, by both paths; gives the path that answered."""
 
@@ -85,7 +88,7 @@ def launch():
     return call
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def compute():
     """`compute(expression, type, a=(i32, 5), ...)`: the expression's value, stored as the type."""
 
@@ -99,7 +102,7 @@ def compute():
     return call
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def lanes():
     """`lanes(expression, type, width=, block=, lane type and values)`: one expression in every work-item of a block."""
 
@@ -113,3 +116,12 @@ def lanes():
         return out.tolist()
 
     return call
+
+
+@pytest.fixture(scope="session")
+def generated():
+    """The module of random kernels, generated.py."""
+    spec = importlib.util.spec_from_file_location("xpu_generated", Path(__file__).parent / "generated.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
+
+from kohakutpu.xpu.types import SCALARS
+
 INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
 FLOATS = ("f16", "bf16", "f32", "f64")
 PARAMETERS = {
@@ -171,3 +175,15 @@ class Generator:
         scalars = ", ".join(f"{name}: {kind}" for name, kind in PARAMETERS.items())
         head = f"@kernel\ndef k(out: KernelBuffer[i64], real: KernelBuffer[f64], data: KernelBuffer[i16], {scalars}):\n"
         return head + "\n".join("    " + line for line in body) + "\n"
+
+
+def arguments(random: Random) -> list:
+    """Arguments of a generated kernel."""
+    scalars = []
+    for kind in map(SCALARS.get, PARAMETERS.values()):
+        if kind.kind == "int":
+            scalars.append(random.choice([kind.low, kind.high, 0, 1, 3, random.randint(kind.low, kind.high)]))
+        else:
+            scalars.append(random.choice([0.0, -0.0, 1.5, -3.25, 1e-6, 1e4, float("inf"), float("nan")]))
+    data = np.array([random.randint(-(1 << 15), (1 << 15) - 1) for _ in range(32)], np.int16)
+    return [np.zeros(COUNT, np.int64), np.zeros(COUNT), data, *scalars]

@@ -1,8 +1,6 @@
 """The fast path gives the walker's bytes or makes way for it (`launch` of conftest compares the two everywhere)."""
 
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,12 +10,6 @@ from hypothesis import strategies as st
 from kohakutpu import xpu
 from kohakutpu.reference.xpu import Launch, refusals, run
 from kohakutpu.xpu import KernelBuffer, Shared, barrier, f32, i32, kernel, thread, u32, workgroup
-from kohakutpu.xpu.types import SCALARS
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from conftest import both, build  # noqa: E402
-from generated import BLOCK, COUNT, PARAMETERS, WIDTH, Generator  # noqa: E402
 
 
 @kernel
@@ -91,10 +83,10 @@ MAKES_WAY = [
 
 
 @pytest.mark.parametrize("body, why", MAKES_WAY)
-def test_it_makes_way_and_says_why(body_of, capsys, monkeypatch, body, why):
+def test_it_makes_way_and_says_why(body_of, launch, capsys, monkeypatch, body, why):
     monkeypatch.setenv("XPU_REF_COMPILE_LOG", "1")
     declared = body_of(body, "out: KernelBuffer[i32], q: KernelBuffer[i32]")
-    path = both(declared, [np.arange(64, dtype=np.int32), np.ones(4, np.int32)], Launch(1, 8, 4))
+    path = launch(declared, np.arange(64, dtype=np.int32), np.ones(4, np.int32), block=8, width=4)
     assert path == "walk" and capsys.readouterr().err == f"k: walked: {why}\n"
 
 
@@ -137,6 +129,23 @@ def test_the_last_of_several_readers_may_write(launch, body_of):
     assert out[0] == 9 and out[8:16].tolist() == [5] * 7 + [9]
 
 
+def test_an_earlier_lanes_write_after_a_later_lanes_read_is_the_walkers(launch, body_of):
+    out = np.zeros(16, np.int32)
+    body = """
+t = i32(thread.x())
+r = 0
+if t == 7:
+    r = out[0]
+if t == 3:
+    r = out[0]
+if t == 3:
+    out[0] = 50
+out[8 + t] = r
+"""
+    assert launch(body_of(body), out, block=8) == "walk"
+    assert out[15] == 50 and out[11] == 0
+
+
 def test_overlapping_buffers_are_walked(launch, body_of):
     memory = KernelBuffer.of(i32, np.arange(16, dtype=np.int32))
     kernel = body_of("a[thread.x()] = b[thread.x()]", "a: KernelBuffer[i32], b: KernelBuffer[i32]")
@@ -157,29 +166,18 @@ def test_memory_is_restored_before_the_walker_runs(launch, body_of):
     assert out.tolist() == [1] * 8
 
 
-def arguments_of(random) -> list:
-    """Arguments of a generated kernel."""
-    scalars = []
-    for kind in map(SCALARS.get, PARAMETERS.values()):
-        if kind.kind == "int":
-            scalars.append(random.choice([kind.low, kind.high, 0, 1, 3, random.randint(kind.low, kind.high)]))
-        else:
-            scalars.append(random.choice([0.0, -0.0, 1.5, -3.25, 1e-6, 1e4, float("inf"), float("nan")]))
-    data = np.array([random.randint(-(1 << 15), (1 << 15) - 1) for _ in range(32)], np.int16)
-    return [np.zeros(COUNT, np.int64), np.zeros(COUNT), data, *scalars]
-
-
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(st.randoms(use_true_random=False))
-def test_generated_kernels_agree_or_are_refused_alike(random):
-    text = Generator(random).kernel()
-    kernel = build(text)
+def test_generated_kernels_agree_or_are_refused_alike(generated, kernel_of, launch, random):
+    kernel = kernel_of(generated.Generator(random).kernel())
+    arguments = generated.arguments(random)
     if refusals(kernel):
         event("refused")
         with pytest.raises(xpu.Refused):
-            run(kernel, arguments_of(random), Launch())
+            run(kernel, arguments, Launch())
         return
     try:
-        event(both(kernel, arguments_of(random), Launch(COUNT // BLOCK, BLOCK, WIDTH)))
+        event(launch(kernel, *arguments, grid=generated.COUNT // generated.BLOCK, block=generated.BLOCK,
+                     width=generated.WIDTH))  # fmt: skip
     except xpu.Undefined:
         event("undefined")

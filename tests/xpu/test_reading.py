@@ -1,9 +1,14 @@
 """What the front end refuses, by name and place, and that it reads without running (spec/xpu.md 1, 2.4, 7.3)."""
 
+import importlib
+import itertools
+import types
+
 import pytest
 
 from kohakutpu import xpu
-from kohakutpu.xpu import Refused, tree
+from kohakutpu.xpu import DeclarationError, Refused, tree
+from kohakutpu.xpu.program import Session
 
 PARAMETERS = "out: KernelBuffer[i32], n: i32, u: u32, x: f32, b: bool"
 REFUSED = [
@@ -276,3 +281,30 @@ k = make(7)
     out = np.zeros(1, np.int32)
     launch(kernel_of(text), out)
     assert out[0] == 39
+
+
+STANDARD = ["ast", "calendar", "csv", "fractions", "heapq", "inspect", "random", "textwrap"]
+
+
+@pytest.mark.parametrize("name", STANDARD)
+def test_any_python_is_read_to_its_end(name, monkeypatch):
+    """Functions that were never meant as kernels are refused by name, whatever types they get."""
+    kinds = [xpu.i32, xpu.u8, xpu.f32, xpu.types.BOOL, xpu.KernelBuffer[xpu.i32], xpu.Vector[xpu.i8, 16],
+             xpu.CooperativeMatrix[xpu.f32, 4, 4, 2], xpu.types.SharedType(xpu.f32)]  # fmt: skip
+    turn = itertools.cycle(kinds)
+    module = importlib.import_module(name)
+    functions = [value for value in vars(module).values() if isinstance(value, types.FunctionType)]
+    functions += [f for kind in vars(module).values() if isinstance(kind, type) for f in vars(kind).values()]
+    read = 0
+    for function in functions:
+        if isinstance(function, types.FunctionType) and function.__module__ == name:
+            try:
+                program = xpu.kernel(function).program
+                monkeypatch.setattr(Session, "parameter", staticmethod(lambda *_: next(turn)))
+                typed = xpu.kernel(function).program
+                monkeypatch.undo()
+            except DeclarationError:
+                continue
+            read += 1
+            assert all(refusal.at.line and str(refusal) for refusal in program.refusals + typed.refusals)
+    assert read > 5

@@ -169,7 +169,6 @@ class Lockstep:
         """Turns until nobody is left in it; those come out who finished or broke it."""
         out = np.zeros_like(mask)
         broke, on = (tree.Break, node.loop), (tree.Continue, node.loop)
-        frame.left.pop(broke, None)
         turns = self.turns(node, frame, mask)
         active = mask
         while active.any():
