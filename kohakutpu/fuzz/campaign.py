@@ -12,7 +12,7 @@ from pathlib import Path
 from kohakutpu.fuzz.coverage import Coverage
 from kohakutpu.fuzz.generate import Generator
 from kohakutpu.fuzz.judge import Judge
-from kohakutpu.fuzz.play import IMAGE, Player, image
+from kohakutpu.fuzz.play import IMAGE, Endless, Player, image
 from kohakutpu.fuzz.program import Case
 from kohakutpu.fuzz.shrink import Finding, Shrinker
 from kohakutpu.fuzz.watch import Watch
@@ -70,7 +70,7 @@ def play_case(case: Case, machine: Machine, *, faults: Iterable[str] = (), cover
             try:
                 player.play(program)
             except Hang as hang:
-                finding = Finding("hang", f"program {program.number}: {hang}", program.number)
+                finding = Finding("endless" if isinstance(hang, Endless) else "hang", f"program {program.number}: {hang}", program.number)
                 break
             judge.after(program)
             if judge.difference:

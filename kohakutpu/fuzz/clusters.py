@@ -75,7 +75,7 @@ class ClusterStream:
         sizes = {Side.A: self.unit.a_entries, Side.B: self.unit.b_entries}
         side = chance.choice(list(Side))
         self._add(FILL.encode(
-            addr=address, n=n, sel=side, preq=chance.choice([0, 1]), nk=chance.choice([1, 1, 0, 255]),
+            addr=address, n=n, sel=side, preq=chance.choice([0, 1]), nk=chance.choice([1, 1, 0, 7, 255]),
             eoff=chance.choice([0, 0, 1, 255, sizes[side] - 1 & 255, chance.randrange(256)]), fbank=chance.randrange(2),
             anchor=chance.choice([ANCHOR, ANCHOR, 0, 1, 255]), **listed,
         ))  # fmt: skip
@@ -86,15 +86,20 @@ class ClusterStream:
         if chance.random() < 0.45:
             address = self.own + chance.randrange(0x2000 // 32) * 32
             if chance.random() < 0.05:
-                address = chance.choice([0xFF_FFFF_FFE0, 0x80_0000_0000, 0xFF_FFFF_FF00, (1 << 40) - 1])
-            return {"addr": address, "dflags": chance.choice([0, 0, 255]), "dst_x": chance.choice([0, 15]), "dst_y": chance.choice([0, 15])}
+                address = chance.choice([0xFF_FFFF_FFE0, 0x80_0000_0000, 0xFF_FFFF_FF00, (1 << 40) - 1, 1])
+            # what is not read for memory may be anything
+            return {
+                "addr": address, "dflags": chance.choice([0, 0, 1, 0x54, 255]), "dst_x": chance.choice([0, 15]),
+                "dst_y": chance.choice([0, 15]), "dbuf": chance.choice([0, 0, 1, 9, 255]), "dack_x": chance.choice([0, 9, 15]),
+                "dack_y": chance.choice([0, 9, 15]),
+            }  # fmt: skip
         x, y, buf, first, room, ack = chance.choice(self.targets)
         # where it ends depends on the batch: the first quarter is always far enough from the end
         offset = first + chance.choice([0, chance.randrange(max(room // 4, 1))])
         far = ack and chance.random() < 0.15
         return {
             "addr": offset // 2 * 2 * 32 if buf == 2 else offset * 32, "dnode": 1, "dst_x": x, "dst_y": y, "dbuf": buf,
-            "dflags": chance.choice([0, 1, 1, 255]), "dack_x": ack & 15, "dack_y": ack >> 4,
+            "dflags": chance.choice([0, 1, 1, 0x54, 255]), "dack_x": ack & 15, "dack_y": ack >> 4,
             "dfin": chance.choice([1, 0x21, 255]) if far else 0, "dmesh": chance.randrange(4) if far else 0,
         }  # fmt: skip
 
@@ -107,7 +112,7 @@ class ClusterStream:
             "gm": gm, "gn": gn, "nk": nk, "acc": chance.randrange(2), "emit": emit, "abank": chance.randrange(2),
             "bbank": chance.randrange(2), "aoff": chance.choice([0, 0, 1, 255, chance.randrange(256)]),
             "boff": chance.choice([0, 0, 1, 255, chance.randrange(256)]),
-            "anchor": chance.choice([ANCHOR, ANCHOR, ANCHOR, 38, 90, 0, 255]),
+            "anchor": chance.choice([ANCHOR, ANCHOR, ANCHOR, 38, 90, 0, 1, 255]),
         }  # fmt: skip
         if emit or chance.random() < 0.2:
             fields |= self._room(max(gm, 1) * max(gn, 1))
@@ -119,7 +124,7 @@ class ClusterStream:
                 n = max(gm, 1) * max(gn, 1)
                 wrong = chance.random() < 0.05
                 n = n + 1 if wrong else 0 if n == 1 and chance.random() < 0.3 else n
-                self._add(DRAIN.encode(fuse=1, n=n, nk=chance.choice([1, 0, 255]), **self._room(n)), "count" if wrong else "")
+                self._add(DRAIN.encode(fuse=1, n=n, nk=chance.choice([1, 0, 7, 255]), **self._room(n)), "count" if wrong else "")
 
     def _room(self, granules: int) -> dict[str, int]:
         """A destination with room for so many granules."""
@@ -138,11 +143,15 @@ class ClusterStream:
         chance = self.chance
         n = chance.choice([0, 1, 1, 2, 4, 7, 8, 9, 16, 20] + [70, 140, 300] * (chance.random() < 0.15))
         fields = self._room(max(n, 1) * 2)
-        self._add(DRAIN.encode(n=n, nk=chance.choice([1, 0, 255]), anchor=chance.choice([ANCHOR, 0, 255]), **fields))
+        self._add(DRAIN.encode(n=n, nk=chance.choice([1, 0, 7, 255]), anchor=chance.choice([ANCHOR, 0, 1, 255]), **fields))
 
     def refused(self) -> None:
         """What retires with a fault, or means nothing."""
-        if self.chance.random() < 0.6:
+        which = self.chance.random()
+        if which < 0.3:  # a fused DRAIN that no GEMM is before
+            self._add(DRAIN.encode(n=1))
+            self._add(DRAIN.encode(fuse=1, n=2), "count")
+        elif which < 0.7:
             self._add(WORD.pack(op=1, n=self.chance.choice([FILL_LIMIT + 1, 0xFFFF]), eoff=7), "count")
         else:
             self._add(WORD.pack(op=self.chance.choice([0, 4, 8, 15])), "opcode")

@@ -15,12 +15,14 @@ from kohakutpu.fuzz.kernels import MeshKernel
 from kohakutpu.fuzz.play import OWN, REGION
 from kohakutpu.fuzz.program import SETTLE, Program, Statement, problem
 from kohakutpu.fuzz.reach import reached
-from kohakutpu.isa import vector
-from kohakutpu.isa.flit import xy
+from kohakutpu.isa import cluster, vector
+from kohakutpu.isa.flit import Flit, xy
+from kohakutpu.isa.signals import CU_DATA, Buffer
 from kohakutpu.isa.vector import IMEM_WORDS
 from kohakutpu.machine import ClusterUnit, Machine
 
 TIDY = 0.65  # share of programs
+DEEP = 64  # instruction FIFOs above this are not filled
 
 
 class Generator:
@@ -64,7 +66,7 @@ class Generator:
             streams.append(self._questions())
         if not self.tidy and chance.random() < 0.3:
             streams.append(self._nonsense())
-        if chance.random() < 0.05:
+        if chance.random() < 0.08:
             streams.append(self._jam())
         if any(statement.purpose == "refused" for stream in streams for statement in stream):
             streams.append([Statement(SETTLE), *(self._next(name, unit) for name, unit in self.units)])
@@ -79,7 +81,7 @@ class Generator:
     def _targets(self, unit, units: list) -> list[tuple]:
         """What peer drains of `unit` may go to: (x, y, buffer, first granule, granules, node that is told)."""
         chance = self.chance
-        found = [(*xy(self.agent), chance.randrange(16), chance.choice([0, 0xFF00 - 300]), 256, chance.choice([0, self.agent]))]
+        found = [(*xy(self.agent), chance.randrange(16), chance.choice([0, 0xFF00]), 256, chance.choice([0, self.agent]))]
         if not self.tidy and chance.random() < 0.6:  # anywhere but at a cluster, whose bursts two senders must not mix
             at = chance.choice([at for at, place in enumerate(self.reached) if place not in self.clusters or place == unit.node])
             found.append((*xy(at), 0, 0, 8, self.agent))
@@ -178,7 +180,29 @@ class Generator:
             flits += [make.plain_read(chance, port.node, self.agent, chance.randrange(REGION // 64) * 32, 256) for _ in range(4)]
         found = [Statement("jam", tuple(flits))] * bool(flits)
         for name, unit in self.units:
+            if unit.inst_depth > DEEP:
+                continue
+            # completions that have to wait; with the FIFO full to the brim, as nothing of the unit waits for memory
+            depth = unit.inst_depth + chance.choice([0, 8])
+            nothing = [make.instruction(chance, unit.node, self.agent, 0) for _ in range(depth)]
+            press = depth > unit.inst_depth
+            found.append(Statement(name, tuple(nothing), chance.choice([0, 100, 200]), press=press, purpose="opcode"))
             if not isinstance(unit, ClusterUnit):
-                nothing = [make.instruction(chance, unit.node, self.agent, 0) for _ in range(unit.inst_depth)]
-                found.append(Statement(name, tuple(nothing), chance.choice([0, 100, 200]), purpose="opcode"))
+                # acknowledgements that have to wait, and the bursts behind them
+                bursts = [make.burst(chance, unit, self.agent, good=True, small=True)[0] for _ in range(60)]
+                found.append(Statement(f"to-{unit.x:x}{unit.y:x}", tuple(flit for burst in bursts for flit in burst)))
+            else:
+                # a stream into the accumulator has to wait for sweeps
+                found += [self._sweeps(name, unit), Statement(f"to-{unit.x:x}{unit.y:x}", tuple(self._stream(unit)), 60)]
         return found
+
+    def _sweeps(self, name: str, unit: ClusterUnit) -> Statement:
+        payload = cluster.GEMM.encode(gm=12, gn=12, nk=2)
+        return Statement(name, tuple(make.instruction(self.chance, unit.node, self.agent, payload) for _ in range(2)))
+
+    def _stream(self, unit: ClusterUnit) -> list[Flit]:
+        """A burst for as many granules as the accumulator and a descriptor have room for."""
+        while True:
+            flits, _ = make.burst(self.chance, unit, self.agent, good=True)
+            if CU_DATA.get(flits[0].payload, "buf") == Buffer.ACCUMULATOR and len(flits) > min(80, 2 * unit.tiles):
+                return flits

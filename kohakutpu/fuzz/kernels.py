@@ -247,7 +247,7 @@ class MeshKernel(Kernel):
         chance, kept = self.chance, [item for item in self.descriptors if item[0] < 4]
         for ad, first, size, strides in (
             (4, 0, self.region, (32, 32, 32, 64, -32, 4096, 0, 96)), (5, 0, self.region, (32, 32, 2048, -64, 0, 40)),
-            (6, self.own, 0x4000, (32, 32, 32, 64, -32, 0, 96)),
+            (6, self.own, 0x4000, (32, 32, 32, 64, -32, 0, 96, 40)),
         ):  # fmt: skip
             base = first + size // 4 + chance.randrange(size // 64) // 2 * WORD_BYTES + chance.choice([0, 0, 0, 0, 8])
             kept.append((ad, 0, base))
@@ -256,6 +256,11 @@ class MeshKernel(Kernel):
                 bound = chance.choice([chance.randint(0, limit), limit, 1])
                 limit //= bound or 1
                 kept.append((ad, d + 1, (chance.choice(strides) & 0x3FFFF) << 16 | bound))
+        for ad in range(7):  # now and then every dimension walks
+            if chance.random() < 0.15:
+                for d in range(1, 5):
+                    at = next(at for at, item in enumerate(kept) if item[:2] == (ad, d))
+                    kept[at] = (ad, d, kept[at][2] & ~0xFFFF | chance.choice([2, 2, 3, 4]))
         chance.shuffle(kept)
         self.descriptors = kept
 
@@ -281,9 +286,10 @@ class MeshKernel(Kernel):
             return
         chance = self.chance
         x, y, buf, first, room, ack = chance.choice(self.targets)
+        ack = ack and chance.choice([ack, ack, ack, 0xFF, 0x99])
         count = min(room, chance.choice([1, 2, 4, 7, 16, 40, 256]))
         far = ack and chance.random() < 0.2
-        offset = first + chance.choice([0, room - count, chance.randrange(room - count + 1)])
+        offset = first + chance.choice([0, room - count, chance.randrange(room - count + 1), min(1, room - count)])
         record = isa.PEER_RECORD.encode(
             fin=chance.choice([1, 255, 0x21]) if far else 0, mesh=chance.randrange(4) if far else 0, ack_y=ack >> 4,
             ack_x=ack & 15, offset=offset // 2 * 2 if buf == 2 else offset,

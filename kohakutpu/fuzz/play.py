@@ -37,6 +37,10 @@ def image(seed: int) -> bytes:
     return tame + packed.tobytes() + wide + random.bytes(quarter + IMAGE - REGION)
 
 
+class Endless(Hang):
+    """A budget passed, and things still move: a kernel without an end, say."""
+
+
 class Player:
     """Plays programs on `system`, a machine with a bench in the agent's place.
 
@@ -53,7 +57,7 @@ class Player:
         self._seen = 0
 
     def play(self, program: Program) -> None:
-        """Run `program` until all is quiet. Raises `Hang` when that does not happen."""
+        """Run `program` until all is quiet. Raises `Hang` when everything stops before, `Endless` when nothing does."""
         engine = self.system.engine
         if engine.now < START:
             engine.advance(START - engine.now)
@@ -83,7 +87,9 @@ class Player:
             budget = (end if later is None else min(end, later)) - engine.now
             seen = len(bench.received)
             engine.run(lambda: len(bench.received) != seen or (later is None and engine.idle), budget)
-            if engine.now >= end or (later is None and len(bench.received) == seen):
+            if engine.now >= end:
+                raise Endless(f"instructions wait for room, and after {BUDGET} cycles blocks are still at work\n{report(self.system)}")
+            if later is None and len(bench.received) == seen:
                 raise Hang(f"instructions wait for room that does not come\n{report(self.system)}")
         self._settle(end)
 
@@ -123,7 +129,7 @@ class Player:
         """Until nothing can change any more, sweeps that only the clock moves included."""
         system, engine = self.system, self.system.engine
         if not engine.run(lambda: engine.idle, end - engine.now):
-            raise Hang(f"the machine is not quiet after {BUDGET} cycles\n{report(system)}")
+            raise Endless(f"the machine is not quiet after {BUDGET} cycles\n{report(system)}")
         self._absorb()
         for node, unit in system.units.items():
             if missing := unit.inst.depth - self.credit[node]:

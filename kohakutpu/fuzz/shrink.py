@@ -16,7 +16,7 @@ from kohakutpu.machine import load
 
 
 class Finding(NamedTuple):
-    """What went wrong: `kind` is 'answer', 'hang', 'trace' or 'memory'; `program` the number of the program it was in."""
+    """What went wrong: `kind` is 'answer', 'hang', 'endless', 'trace', 'rules' or 'memory'; `program` the number of the program it was in."""
 
     kind: str
     text: str

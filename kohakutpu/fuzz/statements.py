@@ -105,14 +105,14 @@ def write(chance: random.Random, port: int, agent: int, *, own: int, region: int
     return flits
 
 
-def burst(chance: random.Random, unit, agent: int, *, good: bool) -> tuple[list[Flit], str]:
-    """A CU_DATA burst of the bench into `unit`, and what is wrong with it."""
+def burst(chance: random.Random, unit, agent: int, *, good: bool, small: bool = False) -> tuple[list[Flit], str]:
+    """A CU_DATA burst of the bench into `unit`, and what is wrong with it; a `small` one is acknowledged, too."""
     if isinstance(unit, ClusterUnit):
         rooms = [4 * unit.a_entries, 4 * unit.b_entries, 2 * unit.tiles]
     else:
         rooms = [unit.l1_words]
     buf = chance.randrange(len(rooms))
-    count = min(chance.choice([*BURSTS, 256]), rooms[buf])
+    count = 1 if small else min(chance.choice([*BURSTS, 256]), rooms[buf])
     offset = chance.choice([0, rooms[buf] - count, chance.randrange(rooms[buf] - count + 1)])
     offset -= offset % 2 if buf == 2 else 0
     sent, purpose = count, ""
@@ -129,7 +129,7 @@ def burst(chance: random.Random, unit, agent: int, *, good: bool) -> tuple[list[
         else:
             purpose = ""
     ack = chance.choice([0, agent, agent, unit.node])
-    head = CU_DATA.pack(buf=buf, offset=offset, len=count - 1, flags=chance.randrange(2), ack_y=ack >> 4, ack_x=ack & 15)
+    head = CU_DATA.pack(buf=buf, offset=offset, len=count - 1, flags=int(small) or chance.randrange(2), ack_y=ack >> 4, ack_x=ack & 15)
     txn = chance.getrandbits(8)
     flits = [Flit(unit.node, agent, FlitType.CU_DATA, txn, 0, 0, head)]
     for left in reversed(range(sent)):
@@ -140,7 +140,7 @@ def burst(chance: random.Random, unit, agent: int, *, good: bool) -> tuple[list[
 def question(chance: random.Random, at: int, agent: int) -> Flit:
     """CU_CTRL, mostly of an index that exists."""
     index = chance.choice([*ControlIndex, ControlIndex.CAPS, ControlIndex.STATUS, 4, 255])
-    payload = CU_CTRL_REQUEST.encode(op=chance.randrange(2), index=index, value=chance.choice([0, 1, (1 << 64) - 1]))
+    payload = CU_CTRL_REQUEST.encode(op=chance.randrange(2), index=index, value=chance.choice([0, 1, 0x1234, (1 << 64) - 1]))
     return Flit(at, agent, FlitType.CU_CTRL, chance.getrandbits(8), 1, 0, payload)
 
 

@@ -166,7 +166,8 @@ class Channel:
         self.words_read = 0
         self.words_written = 0
         self._last_beat = -cycles_per_word
-        self.last_response = -1  # cycle of the latest response to a write
+        self.last_response = -1  # cycle of the latest answer to a write, those included that never reach the memory
+        self._on_bus = -1  # cycle of the memory's latest response
         self.observer = None  # told of each burst: "read" or "write", cycle of its issue, of its last word or response
         self._read_latency, self._write_latency = (latencies(latency, seed, requester, way) for way in DIRECTIONS)
         self._late = int(late)
@@ -206,9 +207,10 @@ class Channel:
         """The timing of `write` alone: the cycle of the response to `words` words, the last one in cycle `last`."""
         self.next_write = last + self.cycles_per_word
         self.words_written += words
-        self.last_response = max(last + next(self._write_latency), self.last_response + 1)
+        self._on_bus = max(last + next(self._write_latency), self._on_bus + 1)
+        self.last_response = max(self._on_bus, self.last_response + 1)
         if self.observer is not None:
-            self.observer("write", last - (words - 1) * self.cycles_per_word, self.last_response)
+            self.observer("write", last - (words - 1) * self.cycles_per_word, self._on_bus)
         return self.last_response
 
     def skip_response(self, now: int) -> int:
