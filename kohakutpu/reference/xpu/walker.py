@@ -221,7 +221,7 @@ class Walker:
 
     def leave(self, node, frame):
         return Leave(type(node), node.loop)
-        yield
+        yield  # never reached; every step is a generator
 
     def give(self, node: tree.Return, frame):
         value = None if node.value is None else (yield from self.value(node.value, frame))
