@@ -10,6 +10,7 @@ import os
 import pickle
 import signal
 import tempfile
+import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -277,9 +278,17 @@ class Comparison:
         return []
 
 
-def _simulation(built: Built, records: Path, answer: Path, setting: Setting, arguments: dict) -> None:
+def _end_with(parent: int) -> None:
+    """Kill this process group when the process `parent` is gone, however it went."""
+    while os.getppid() == parent:
+        time.sleep(WAIT)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _simulation(parent: int, built: Built, records: Path, answer: Path, setting: Setting, arguments: dict) -> None:
     """The gates in a process group of their own, so that they can be stopped; what came of it goes to `answer`."""
     os.setsid()
+    Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
         simulate(
             built, "sim.kernels:execute", records=records, latency=setting.latency, latency_seed=setting.latency_seed,
@@ -307,7 +316,7 @@ def _gates(built: Built, setting: Setting, arguments: dict, stop: Flag) -> Calla
             try:
                 with piped(sink) as records:
                     context = multiprocessing.get_context("spawn")
-                    process = context.Process(target=_simulation, args=(built, records, answer, setting, arguments))
+                    process = context.Process(target=_simulation, args=(os.getpid(), built, records, answer, setting, arguments))
                     process.start()
                     while process.is_alive():
                         process.join(WAIT)

@@ -61,7 +61,8 @@ def build(machine: Machine, *, simulator: str, agent: str = "orchestrator", wave
     """
     text = emitted(machine, agent, faults)
     public = "\n".join([runner.control_file(TOP), *monitor.PUBLIC, ""])
-    folder = runner.build(text.verilog, top=TOP, simulator=simulator, waves=waves, public=public)
+    folder = runner.build(text.verilog, top=TOP, simulator=simulator, waves=waves, public=public,
+                          note=f"compiling the gates of {machine.name} for {simulator}: this takes minutes, and is kept")  # fmt: skip
     return Built(machine, simulator, folder, text.links, text.endpoints)
 
 

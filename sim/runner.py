@@ -87,10 +87,11 @@ def patched_environment(values: dict[str, str]):
                 os.environ[name] = value
 
 
-def build(verilog: str, *, top: str, simulator: str, waves: bool = False, public: str | None = None) -> Path:
+def build(verilog: str, *, top: str, simulator: str, waves: bool = False, public: str | None = None,
+          note: str = "") -> Path:  # fmt: skip
     """Compile one Verilog text; returns the build folder, taken from the cache when nothing changed.
 
-    `public` is a Verilator control file to use in place of `control_file(top)`. Raises `ToolchainError`
+    `public` is a Verilator control file to use in place of `control_file(top)`; `note` is said before a compile. Raises `ToolchainError`
     for an unknown or missing simulator, `BenchError` when the compile fails.
     """
     if simulator not in SIMULATORS:
@@ -103,6 +104,8 @@ def build(verilog: str, *, top: str, simulator: str, waves: bool = False, public
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
         if not (folder / "complete").exists():
+            if note:
+                print(note, file=sys.stderr, flush=True)
             _compile(folder, verilog, control, top=top, simulator=simulator, waves=waves)
     return folder
 

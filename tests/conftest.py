@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items):
     """Everything that compiles gates is marked by where it stands, so that no bench can be forgotten."""
     for item in items:
         path = item.path.relative_to(ROOT / "tests")
-        if path.parts[0] == "rtl" or path.name.startswith("test_rtl_"):
+        if path.parts[0] == "rtl" or path.name.startswith(("test_rtl_", "test_lockstep", "test_gates")):
             item.add_marker(pytest.mark.gates)
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_LIMIT))

@@ -45,6 +45,13 @@ def status_of(error: Exception) -> int | None:
     return None
 
 
+def said(error: Exception) -> str:
+    """An error as one reads it; of the system's own, the path and the reason."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror[:1].lower()}{error.strerror[1:]}"
+    return str(error)
+
+
 class Escape(RuntimeError):
     """Code that was loaded tried to end the process: a run that did not happen must not look like one that did."""
 
@@ -71,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
         if status is None:
             raise
         sys.stdout.flush()
-        print(f"kohakutpu {command}: {error}", file=sys.stderr)
+        print(f"kohakutpu {command}: {said(error)}", file=sys.stderr)
         return status
 
 

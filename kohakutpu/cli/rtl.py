@@ -10,7 +10,7 @@ from kohakutpu.machine import load
 
 from .gates import gates
 from .kernel_options import DEFAULT_MACHINE
-from .output import write_atomically
+from .output import check_writable, write_atomically
 
 HELP = "write a machine's Verilog"
 
@@ -23,6 +23,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     top = gates("rtl.top")
     machine = load(args.machine)
+    if args.output is not None:
+        check_writable(args.output)
     text = top.machine_verilog(machine)
     if args.output is None:
         sys.stdout.write(text)

@@ -47,7 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--fault", action="append", default=[], metavar="NAME",
         help="inject a fault (repeatable); for --engine rtl PLACE=NAME, such as cluster0=lane-tie",
     )  # fmt: skip
-    parser.add_argument("--list-faults", action=ListFaults, help="print the injectable faults and exit")
+    parser.add_argument("--list-faults", action=ListFaults, help="print the faults of the models and exit (of the gates: docs/verification.md)")
     parser.add_argument("--no-skip", action="store_true", help="visit every block in every cycle (slow, same cycles)")
     parser.add_argument("--timeout", type=int, metavar="CYCLES", help="cycle budget of each wait")
 

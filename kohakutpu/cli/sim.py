@@ -9,7 +9,6 @@ twin. On one without vector cores the plain matrix product, since an epilogue ha
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,9 +59,6 @@ def run_engines(args: argparse.Namespace, artifact: Artifact, machine: Machine, 
             yield "model", run_model(artifact, machine, operands, faults=args.fault, progress=progress)
     if args.engine != "model":
         run_rtl = gates("sim.kernels").run_rtl
-        note = f"{title}: the gates of {machine.name} under {args.simulator}; their first compile takes minutes, later ones are kept"
-        print(note, file=sys.stderr, flush=True)
-        waves = args.waves and args.waves / title
         yield "rtl", run_rtl(artifact, machine, operands, simulator=args.simulator, waves=waves)
         if waves:
             print(f"{title}: waves in {waves / machine.name}.fst, by unit with gtkwave {waves / 'units.gtkw'}")
