@@ -77,7 +77,7 @@ def _text(record: Record | None, trace: Trace, units: dict[int, int]) -> str:
 
 
 def compare(on: Built, case: Case, played: Played, trace: Path) -> Finding | None:
-    """Play the model's schedule on the gates `on`: every record of the trace must be the model's, and memory in the end.
+    """Play the model's schedule on the gates `on`: every record of the trace must be the model's, and memory after.
 
     `trace` is the model's. A broken port rule is a finding too, of kind 'rules'.
     """
@@ -93,7 +93,8 @@ def compare(on: Built, case: Case, played: Played, trace: Path) -> Finding | Non
         try:
             with recorded(theirs, on.machine, on.links, agent="bench") as records:
                 contents = simulate(
-                    on, "sim.fuzz:play", records=records, schedule=[(cycle, flit.to_int()) for cycle, flit in played.schedule],
+                    on, "sim.fuzz:play", records=records,
+                    schedule=[(cycle, flit.to_int()) for cycle, flit in played.schedule],
                     cycles=played.cycles + TAIL, contents=image(case.memory), latency_seed=case.latency,
                 )  # fmt: skip
         except BrokenRules as error:

@@ -34,13 +34,25 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--machine", metavar="M", help="machine, by name or file (default mm_mesh)")
     parser.add_argument("--programs", type=int, metavar="N", help="how many (default 200)")
     parser.add_argument("--seed", type=int, default=0, help="which ones (default 0)")
-    parser.add_argument("--engine", choices=ENGINES, default="model", help="models against the oracle, or gates against models too")
-    parser.add_argument("--simulator", choices=SIMULATORS, default=SIMULATORS[0], help=f"of the gates (default {SIMULATORS[0]})")
-    parser.add_argument("--fault", action="append", default=[], metavar="NAME", help="plant a fault in the models (repeatable)")
-    parser.add_argument("--gate-fault", metavar="UNIT=NAME", help="plant a fault in the gates of one endpoint or router")
+    parser.add_argument(
+        "--engine", choices=ENGINES, default="model", help="models against the oracle, or gates against models too"
+    )
+    parser.add_argument(
+        "--simulator", choices=SIMULATORS, default=SIMULATORS[0], help=f"of the gates (default {SIMULATORS[0]})"
+    )
+    parser.add_argument(
+        "--fault", action="append", default=[], metavar="NAME", help="plant a fault in the models (repeatable)"
+    )
+    parser.add_argument(
+        "--gate-fault", metavar="UNIT=NAME", help="plant a fault in the gates of one endpoint or router"
+    )
     parser.add_argument("--coverage", type=Path, metavar="FILE", help="write functional coverage as JSON")
-    parser.add_argument("--merge", type=Path, nargs="+", default=[], metavar="FILE", help="add the coverage of earlier runs")
-    parser.add_argument("--out", type=Path, default=Path("."), metavar="DIR", help="where a reproducer goes (default here)")
+    parser.add_argument(
+        "--merge", type=Path, nargs="+", default=[], metavar="FILE", help="add the coverage of earlier runs"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("."), metavar="DIR", help="where a reproducer goes (default here)"
+    )
     parser.add_argument("--replay", type=Path, metavar="FILE", help="play a saved file of programs instead")
 
 
@@ -80,7 +92,9 @@ def main(args: argparse.Namespace) -> int:
     if not _coverage_only(args):
         if args.engine == "rtl":
             campaign.tries = GATE_TRIES
-            campaign.compare = partial(gates("sim.fuzz").compare, gates("sim.fuzz").built(machine, args.simulator, args.gate_fault))
+            campaign.compare = partial(
+                gates("sim.fuzz").compare, gates("sim.fuzz").built(machine, args.simulator, args.gate_fault)
+            )
         with console.status("...") if console.is_terminal else nullcontext():
             if case:
                 campaign.finding = campaign.play(case)
@@ -98,7 +112,10 @@ def main(args: argparse.Namespace) -> int:
     console.print(campaign.finding.text, markup=False, highlight=False, soft_wrap=True)
     if campaign.smallest is not None:
         write_atomically(target, to_text(campaign.smallest).encode())
-        console.print(f"saved {target}: {campaign.smallest.size} flits; `kohakutpu fuzz --replay {target}` plays it", soft_wrap=True)
+        console.print(
+            f"saved {target}: {campaign.smallest.size} flits; `kohakutpu fuzz --replay {target}` plays it",
+            soft_wrap=True,
+        )
     return 1
 
 
@@ -106,10 +123,15 @@ def print_outcome(campaign: Campaign, args: argparse.Namespace, console: Console
     """One line: what was compared with what."""
     against = "models and oracle" if args.engine == "model" else "gates, models and oracle"
     console.print(
-        f"{campaign.programs} programs, {campaign.flits:,} flits sent, {campaign.cycles:,} cycles on {campaign.machine.name}: {against}; "
-        f"{campaign.judged} judged by the oracle, {campaign.programs - campaign.judged} depend on timing", soft_wrap=True,
+        f"{campaign.programs} programs, {campaign.flits:,} flits sent, {campaign.cycles:,} cycles on "
+        f"{campaign.machine.name}: {against}; {campaign.judged} judged by the oracle, "
+        f"{campaign.programs - campaign.judged} depend on timing", soft_wrap=True,
     )  # fmt: skip
     for reason, count in campaign.unjudged.most_common():
         console.print(f"  {count} not judged: {reason}", markup=False, highlight=False, soft_wrap=True)
-    verdict = "0 differing" if campaign.finding is None else f"{campaign.finding.kind} differs in program {campaign.finding.program}"
+    verdict = (
+        "0 differing"
+        if campaign.finding is None
+        else f"{campaign.finding.kind} differs in program {campaign.finding.program}"
+    )
     console.print(verdict, highlight=False)

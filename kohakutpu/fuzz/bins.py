@@ -1,4 +1,5 @@
-"""What functional coverage counts: the bins of a machine, derived from the tables of `kohakutpu.isa`, and why some cannot be hit.
+"""What functional coverage counts: the bins of a machine, derived from the tables of `kohakutpu.isa`, and why some of
+them cannot be hit.
 
 A group's bins are names. `universe` gives each its reason where it is left out, "" where it is to be reached.
 """
@@ -22,14 +23,14 @@ DIRECT = (Opcode.VLD, Opcode.VST, Opcode.VCVT)
 FIRST, LATER = (Source.V, Source.S, Source.K), (Source.C, Source.S, Source.K)
 OWN_MODE = (Opcode.VCVT, Opcode.VRED, Opcode.VLD, Opcode.VST)  # whose mode is crossed with something else
 FIFOS = {
-    "router input": "", "cluster instructions": "", "cluster receive": "", "cluster completions": "", "cluster results": "",
-    "vector instructions": "", "vector receive": "", "vector completions": "", "vector requests": "", "memory reads": "",
-    "memory writes": "", "memory flight": "", "agent intake": "",
+    "router input": "", "cluster instructions": "", "cluster receive": "", "cluster completions": "",
+    "cluster results": "", "vector instructions": "", "vector receive": "", "vector completions": "",
+    "vector requests": "", "memory reads": "", "memory writes": "", "memory flight": "", "agent intake": "",
 }  # fmt: skip
 
 
 def corner(field: Field, value: int) -> str:
-    """The bin of a field's value: each one of an enumeration or of up to two bits, else 0, 1, the greatest, or another."""
+    """The bin of a field's value: each one of an enumeration or of up to two bits, else 0, 1, the greatest, another."""
     if field.enum is not None and value in field.enum._value2member_map_:
         return field.enum(value).name
     if field.width <= 2 or value <= 1:
@@ -56,7 +57,12 @@ def field_bins(layout: Layout, value: int, title: str) -> Iterator[str]:
 
 
 def _fields(layout: Layout, title: str, left_out: dict[str, str]) -> dict[str, str]:
-    bins = {f"{title}.{field.name}={name}": "" for field in layout.fields.values() if not field.fixed for name in corners(field)}
+    bins = {
+        f"{title}.{field.name}={name}": ""
+        for field in layout.fields.values()
+        if not field.fixed
+        for name in corners(field)
+    }
     unknown = left_out.keys() - bins.keys()
     assert not unknown, f"{title} has no bins {sorted(unknown)}"
     return bins | left_out
@@ -66,7 +72,7 @@ def _cluster() -> dict[str, str]:
     bins: dict[str, str] = {}
     left_out = {
         "FILL": {"FILL.n=max": "a FILL counts at most 255 entries: refused, in the group of faults"},
-        "DRAIN": {"DRAIN.n=max": "65,535 sub-tiles take 74,000 cycles of one drain; 300 wrap the store and fill the queue as well"},
+        "DRAIN": {"DRAIN.n=max": "65,535 sub-tiles take 74,000 cycles; 300 wrap the store and fill the queue as well"},
         "GEMM": {},
     }
     for op, layout in cluster.LAYOUTS.items():
@@ -93,7 +99,9 @@ def _vector() -> dict[str, str]:
                 if mode == Mode.FLAT and place == "later":
                     continue
                 bins |= {
-                    f"{op.name} {mode.name} {place} {operand}={source.name}": "" for operand in OPERANDS[op] for source in sources
+                    f"{op.name} {mode.name} {place} {operand}={source.name}": ""
+                    for operand in OPERANDS[op]
+                    for source in sources
                 }
         if op not in COMPARES:
             bins |= {f"{op.name} pm={mask.name}": "" for mask in Mask}
@@ -114,7 +122,9 @@ def _vector() -> dict[str, str]:
         bins |= {f"{what} stride {kind}": "" for kind in ("32", "0", "negative", "multiple of 32", "odd")}
         bins |= {f"{what} {words} words": "" for words in ("1", "256", "other")}
     bins |= _fields(vector.PEER_RECORD, "peer", {})
-    bins |= {f"peer buffer {buf}": "" for buf in ("0", "1", "2", "other")} | {f"peer signal={signal}": "" for signal in (0, 1)}
+    bins |= {f"peer buffer {buf}": "" for buf in ("0", "1", "2", "other")} | {
+        f"peer signal={signal}": "" for signal in (0, 1)
+    }
     return bins
 
 
@@ -123,22 +133,35 @@ def _requests() -> dict[str, str]:
         "MEM_WR_REQ.len=max": "a write has at most 8 beats",
     })  # fmt: skip
     bins |= {f"read stream={s} quant={q} blayout={b}": "" for s in (0, 1) for q in (0, 1) for b in (0, 1)}
-    bins |= {f"entry of {words} words": "" for words in range(1, 5)} | {f"write of {words} words": "" for words in range(1, 9)}
-    return bins | {f"{what} refused: outside the memory": "" for what in ("read", "write")} | {"write refused: too long": ""}
+    bins |= {f"entry of {words} words": "" for words in range(1, 5)} | {
+        f"write of {words} words": "" for words in range(1, 9)
+    }
+    return (
+        bins
+        | {f"{what} refused: outside the memory": "" for what in ("read", "write")}
+        | {"write refused: too long": ""}
+    )
 
 
 def _signals() -> dict[str, str]:
     bins = {}
     for unit in ("cluster", "vector"):
         for code in SignalCode:
-            bins[f"{unit} {code.name}"] = "no unit sends it: barriers are the controller's" if code == SignalCode.BARRIER_REACHED else ""
+            bins[f"{unit} {code.name}"] = (
+                "no unit sends it: barriers are the controller's" if code == SignalCode.BARRIER_REACHED else ""
+            )
         bins |= {f"{unit} answers {index.name}": "" for index in ControlIndex} | {f"{unit} answers another index": ""}
     return bins
 
 
 def _faults() -> dict[str, str]:
     bins = {f"vector {fault.name}": "" for fault in Fault}
-    causes = ("FILL of too many entries", "fused DRAIN without its GEMM", "fused DRAIN of another count", "refused burst")
+    causes = (
+        "FILL of too many entries",
+        "fused DRAIN without its GEMM",
+        "fused DRAIN of another count",
+        "refused burst",
+    )
     return bins | {f"cluster {cause}": "" for cause in causes}
 
 
@@ -189,16 +212,19 @@ def _routers(machine: Machine) -> dict[str, str]:
 def _fifos(machine: Machine) -> dict[str, str]:
     bins = dict(FIFOS)
     if len(machine.ports) == 1 or machine.agent.own_endpoint:
-        bins["agent intake"] = "one flit a cycle comes and one a cycle goes: a bench never keeps the agent's only port waiting"
+        bins["agent intake"] = (
+            "one flit a cycle comes and one a cycle goes: a bench never keeps the agent's only port waiting"
+        )
     return bins
 
 
 def universe(machine: Machine) -> Bins:
     """Every bin of `machine`, by group."""
     groups = {
-        "cluster instructions": _cluster() if machine.clusters else {}, "vector words": _vector() if machine.vectors else {},
+        "cluster instructions": _cluster() if machine.clusters else {},
+        "vector words": _vector() if machine.vectors else {},
         "memory requests": _requests(), "CU_DATA descriptors": _fields(CU_DATA, "CU_DATA", {}),
-        "CU_CTRL requests": _fields(CU_CTRL_REQUEST, "CU_CTRL", {"CU_CTRL.op=REPLY": "a reply, which nobody asks a unit for"}),
+        "CU_CTRL requests": _fields(CU_CTRL_REQUEST, "CU_CTRL", {"CU_CTRL.op=REPLY": "a reply is no request"}),
         "signals": _signals(), "faults": _faults(), "router turns": _routers(machine), "FIFOs full": _fifos(machine),
     }  # fmt: skip
     for unit, places in (("cluster", machine.clusters), ("vector", machine.vectors)):

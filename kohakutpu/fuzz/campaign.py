@@ -53,7 +53,8 @@ def check_machine(machine: Machine) -> None:
 
 def play_case(case: Case, machine: Machine, *, faults: Iterable[str] = (), coverage: Coverage | None = None,
               trace: Path | None = None, skip: bool = True) -> Played:  # fmt: skip
-    """Play `case` on the model of `machine` and judge it. `trace` is a file to write; `coverage` is fed; `skip` as `System`."""
+    """Play `case` on the model of `machine` and judge it. `trace` is a file to write, `coverage` is fed, `skip` as in
+    `System`."""
     system = System(machine, agent="bench", skip=skip, faults=faults, latency_seed=case.latency)
     system.memory.write(0, image(case.memory))
     player, judge = Player(system), Judge(system)
@@ -70,7 +71,11 @@ def play_case(case: Case, machine: Machine, *, faults: Iterable[str] = (), cover
             try:
                 player.play(program)
             except Hang as hang:
-                finding = Finding("endless" if isinstance(hang, Endless) else "hang", f"program {program.number}: {hang}", program.number)
+                finding = Finding(
+                    "endless" if isinstance(hang, Endless) else "hang",
+                    f"program {program.number}: {hang}",
+                    program.number,
+                )
                 break
             judge.after(program)
             if judge.difference:
@@ -114,7 +119,9 @@ class Campaign:
         for first in range(0, count, BATCH):
             numbers = range(first, min(first + BATCH, count))
             latency = self.seed + first if first // BATCH % 2 else None  # random in every other batch
-            case = Case(self.machine.name, self.seed + first, tuple(generator.program(number) for number in numbers), latency)
+            case = Case(
+                self.machine.name, self.seed + first, tuple(generator.program(number) for number in numbers), latency
+            )
             self.finding = self.play(case)
             self.say(f"{self.programs} programs, {self.cycles:,} cycles")
             if self.finding is not None:

@@ -14,7 +14,8 @@ from kohakutpu.machine import ClusterUnit
 
 # (gm, gn, nk): narrow ones, wide ones, zeros, more sub-tiles than the result queue holds, each field's end
 SHAPES = [
-    (1, 1, 1), (1, 1, 4), (1, 2, 2), (2, 1, 3), (3, 1, 1), (2, 2, 2), (1, 4, 1), (1, 5, 2), (2, 3, 1), (4, 4, 2), (0, 3, 0), (0, 0, 0),
+    (1, 1, 1), (1, 1, 4), (1, 2, 2), (2, 1, 3), (3, 1, 1), (2, 2, 2), (1, 4, 1), (1, 5, 2), (2, 3, 1), (4, 4, 2),
+    (0, 3, 0), (0, 0, 0),
     (3, 4, 1), (2, 6, 2),
 ]  # fmt: skip
 PRESSED = 64  # the deepest instruction FIFO that is filled to the brim
@@ -26,8 +27,8 @@ class ClusterStream:
 
     def __init__(self, chance: random.Random, name: str, unit: ClusterUnit, *, agent: int, port: int | None, own: int,
                  targets: list[tuple], nobody: list[int], tidy: bool):  # fmt: skip
-        """`port` is the memory port that the bench may use, `nobody` nodes to which flits vanish, and behind which this unit
-        leads a shared FILL."""
+        """`port` is the memory port that the bench may use, `nobody` nodes at which flits vanish, and in front of which
+        this unit leads a shared FILL."""
         self.chance, self.name, self.unit, self.port = chance, name, unit, port
         self.agent, self.own, self.targets, self.tidy = agent, own, targets, tidy
         self.nobody = nobody
@@ -90,7 +91,8 @@ class ClusterStream:
             # what is not read for memory may be anything
             return {
                 "addr": address, "dflags": chance.choice([0, 0, 1, 0x54, 255]), "dst_x": chance.choice([0, 15]),
-                "dst_y": chance.choice([0, 15]), "dbuf": chance.choice([0, 0, 1, 9, 255]), "dack_x": chance.choice([0, 9, 15]),
+                "dst_y": chance.choice([0, 15]), "dbuf": chance.choice([0, 0, 1, 9, 255]),
+                "dack_x": chance.choice([0, 9, 15]),
                 "dack_y": chance.choice([0, 9, 15]),
             }  # fmt: skip
         x, y, buf, first, room, ack = chance.choice(self.targets)
@@ -124,7 +126,10 @@ class ClusterStream:
                 n = max(gm, 1) * max(gn, 1)
                 wrong = chance.random() < 0.05
                 n = n + 1 if wrong else 0 if n == 1 and chance.random() < 0.3 else n
-                self._add(DRAIN.encode(fuse=1, n=n, nk=chance.choice([1, 0, 7, 255]), **self._room(n)), "count" if wrong else "")
+                self._add(
+                    DRAIN.encode(fuse=1, n=n, nk=chance.choice([1, 0, 7, 255]), **self._room(n)),
+                    "count" if wrong else "",
+                )
 
     def _room(self, granules: int) -> dict[str, int]:
         """A destination with room for so many granules."""
@@ -143,7 +148,9 @@ class ClusterStream:
         chance = self.chance
         n = chance.choice([0, 1, 1, 2, 4, 7, 8, 9, 16, 20] + [70, 140, 300] * (chance.random() < 0.15))
         fields = self._room(max(n, 1) * 2)
-        self._add(DRAIN.encode(n=n, nk=chance.choice([1, 0, 7, 255]), anchor=chance.choice([ANCHOR, 0, 1, 255]), **fields))
+        self._add(
+            DRAIN.encode(n=n, nk=chance.choice([1, 0, 7, 255]), anchor=chance.choice([ANCHOR, 0, 1, 255]), **fields)
+        )
 
     def refused(self) -> None:
         """What retires with a fault, or means nothing."""
@@ -159,7 +166,9 @@ class ClusterStream:
     def odd(self) -> None:
         """Legal, and nothing to build a kernel of."""
         chance, at = self.chance, self.unit.node
-        if chance.random() < 0.5 and self.unit.inst_depth <= PRESSED:  # more than the FIFO holds, of what needs no memory
+        if (
+            chance.random() < 0.5 and self.unit.inst_depth <= PRESSED
+        ):  # more than the FIFO holds, of what needs no memory
             payload = GEMM.encode(gm=chance.choice([1, 2]), gn=2, nk=chance.choice([1, 20]))
             flits = [make.instruction(chance, at, self.agent, payload) for _ in range(self.unit.inst_depth + 6)]
             self.statements.append(Statement(self.name, tuple(flits), press=True))
@@ -170,5 +179,8 @@ class ClusterStream:
             return
         fill = FILL.encode(n=n, sel=side, eoff=txn, **pack_peers([self.agent]))
         request = MEM_REQ.pack(addr=chance.randrange(REGION // 256) * 64, len=3, stream=1, count=n, **pack_peers([at]))
-        flits = make.instruction(chance, at, self.agent, fill), Flit(self.port, self.agent, FlitType.MEM_RD_REQ, txn, 1, 0, request)
+        flits = (
+            make.instruction(chance, at, self.agent, fill),
+            Flit(self.port, self.agent, FlitType.MEM_RD_REQ, txn, 1, 0, request),
+        )
         self.statements.append(Statement(self.name, flits))

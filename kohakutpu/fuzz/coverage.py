@@ -48,7 +48,10 @@ class Coverage:
     def missing(self) -> list[tuple[str, str]]:
         """(group, bin) of what can be reached and was not."""
         return [
-            (group, name) for group, bins in self.universe.items() for name, why in bins.items() if not why and name not in self.hits[group]
+            (group, name)
+            for group, bins in self.universe.items()
+            for name, why in bins.items()
+            if not why and name not in self.hits[group]
         ]
 
     def to_json(self) -> str:
@@ -56,7 +59,10 @@ class Coverage:
             group: {name: self.hits[group][name] if not why else {"left out": why} for name, why in names.items()}
             for group, names in self.universe.items()
         }
-        return json.dumps({"machine": self.machine.name, "programs": self.programs, "share": round(self.share, 4), "bins": bins}, indent=1)
+        return json.dumps(
+            {"machine": self.machine.name, "programs": self.programs, "share": round(self.share, 4), "bins": bins},
+            indent=1,
+        )
 
     @classmethod
     def load(cls, path: Path, machine: Machine) -> Coverage:

@@ -1,7 +1,7 @@
 """Random programs for a machine: units at work side by side, traffic of the bench, faults and nonsense on purpose.
 
-Most programs are tidy: streams keep out of each other's way and wait for what they use, so that the oracle can judge them.
-The others do what a legal sender may do, in any order.
+Most programs are tidy: streams keep out of each other's way and wait for what they use, so that the oracle can judge
+them. The others do what a legal sender may do, in any order.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Generator:
         self.seed = seed
         self.agent = machine.agent.node
         self.reached = reached(machine)
-        # A bench that sits behind the memory ports does not use them: what it sends comes back through the mesh, and waits
-        # in front of a full queue whose answers wait behind it.
+        # A bench that sits behind the memory ports does not use them: what it sends comes back through the mesh, and
+        # waits in front of a full queue whose answers wait behind it.
         self.ports = list(machine.ports) if machine.agent.own_endpoint else []
         self.clusters = {unit.node for unit in machine.clusters}
         self.units = [(f"cluster{at}", unit) for at, unit in enumerate(machine.clusters)]
@@ -81,9 +81,13 @@ class Generator:
     def _targets(self, unit, units: list) -> list[tuple]:
         """What peer drains of `unit` may go to: (x, y, buffer, first granule, granules, node that is told)."""
         chance = self.chance
-        found = [(*xy(self.agent), chance.randrange(16), chance.choice([0, 0xFF00]), 256, chance.choice([0, self.agent]))]
+        found = [
+            (*xy(self.agent), chance.randrange(16), chance.choice([0, 0xFF00]), 256, chance.choice([0, self.agent]))
+        ]
         if not self.tidy and chance.random() < 0.6:  # anywhere but at a cluster, whose bursts two senders must not mix
-            at = chance.choice([at for at, place in enumerate(self.reached) if place not in self.clusters or place == unit.node])
+            at = chance.choice(
+                [at for at, place in enumerate(self.reached) if place not in self.clusters or place == unit.node]
+            )
             found.append((*xy(at), 0, 0, 8, self.agent))
         for peer in units:
             ack = chance.choice([0, self.agent, self.agent, peer.node])
@@ -100,8 +104,9 @@ class Generator:
         chance = self.chance
         if isinstance(unit, ClusterUnit):
             stream = ClusterStream(
-                chance, name, unit, agent=self.agent, port=self.ports[unit.port].node if self.ports else None, own=self.own(name), targets=targets,
-                nobody=[at for at, place in enumerate(self.reached) if place is None and at > unit.node], tidy=self.tidy,
+                chance, name, unit, agent=self.agent, port=self.ports[unit.port].node if self.ports else None,
+                own=self.own(name), targets=targets, tidy=self.tidy,
+                nobody=[at for at, place in enumerate(self.reached) if place is None and at > unit.node],
             )  # fmt: skip
             return stream.make(chance.choice([1, 2, 3]))
         return [self._kernel(name, unit, targets) for _ in range(chance.choice([1, 1, 2]))]
@@ -115,7 +120,10 @@ class Generator:
         pc = chance.choice([0, 0, chance.randrange(IMEM_WORDS)])
         payloads = [vector.IMEM.encode(addr=(pc + at) % IMEM_WORDS, word=word) for at, word in enumerate(kernel.words)]
         payloads += [make.descriptor(ad, part, value) for ad, part, value in kernel.descriptors]
-        flits = [make.instruction(chance, unit.node, self.agent, payload) for payload in [*payloads, vector.RUN.encode(pc=pc)]]
+        flits = [
+            make.instruction(chance, unit.node, self.agent, payload)
+            for payload in [*payloads, vector.RUN.encode(pc=pc)]
+        ]
         statement = Statement(name, tuple(flits), make.pause(chance), purpose=kernel.purpose)
         if not kernel.purpose and (wrong := problem(statement, self.machine)):
             if "straddles" not in wrong:
@@ -139,7 +147,8 @@ class Generator:
             kind: Callable = chance.choice([make.read, make.read, make.write])
             strict = self.tidy or chance.random() < 0.7
             flits = kind(
-                chance, port.node, self.agent, own=self.own(name), region=REGION, size=self.machine.memory.bytes, strict=strict,
+                chance, port.node, self.agent, own=self.own(name), region=REGION,
+                size=self.machine.memory.bytes, strict=strict,
                 others=[at for at, place in enumerate(self.reached) if place is None] or [self.agent],
             )  # fmt: skip
             found.append(make.judged(Statement(name, tuple(flits), make.pause(chance)), self.machine, strict))
@@ -168,7 +177,9 @@ class Generator:
         """Flits that nobody is waiting for, to anybody and nobody."""
         chance, found = self.chance, []
         for _ in range(chance.randint(1, 3)):
-            at = chance.choice([unit.node for _, unit in self.units] + [port.node for port in self.ports] + [chance.randrange(256)])
+            at = chance.choice(
+                [unit.node for _, unit in self.units] + [port.node for port in self.ports] + [chance.randrange(256)]
+            )
             flits = make.nonsense(chance, at, self.agent, response=self.reached[at] not in self.clusters)
             found.append(Statement("nonsense", tuple(flits), make.pause(chance), purpose="nonsense"))
         return found
@@ -177,7 +188,10 @@ class Generator:
         """More for the bench to take than its link carries: every queue on the way fills."""
         chance, flits = self.chance, []
         for port in self.ports:
-            flits += [make.plain_read(chance, port.node, self.agent, chance.randrange(REGION // 64) * 32, 256) for _ in range(4)]
+            flits += [
+                make.plain_read(chance, port.node, self.agent, chance.randrange(REGION // 64) * 32, 256)
+                for _ in range(4)
+            ]
         found = [Statement("jam", tuple(flits))] * bool(flits)
         for name, unit in self.units:
             if unit.inst_depth > DEEP:
@@ -193,7 +207,10 @@ class Generator:
                 found.append(Statement(f"to-{unit.x:x}{unit.y:x}", tuple(flit for burst in bursts for flit in burst)))
             else:
                 # a stream into the accumulator has to wait for sweeps
-                found += [self._sweeps(name, unit), Statement(f"to-{unit.x:x}{unit.y:x}", tuple(self._stream(unit)), 60)]
+                found += [
+                    self._sweeps(name, unit),
+                    Statement(f"to-{unit.x:x}{unit.y:x}", tuple(self._stream(unit)), 60),
+                ]
         return found
 
     def _sweeps(self, name: str, unit: ClusterUnit) -> Statement:

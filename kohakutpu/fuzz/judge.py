@@ -1,4 +1,4 @@
-"""Holds a model, or whatever played a program, to the oracle's answer: arrivals at the bench, memory, state of the units."""
+"""Holds a model to the oracle's answer: arrivals at the bench, memory, state of the units."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _text(what: tuple | None) -> str:
 
 
 class Judge:
-    """`before` and `after` each program that a `Player` plays; `difference` is the first one, `judged` and `unjudged` count.
+    """`before` and `after` each program that a `Player` plays. `difference` is the first; `judged`, `unjudged` count.
 
     A program that cannot be judged is counted by its reason.
     """
@@ -75,14 +75,20 @@ class Judge:
         """What units say of themselves is known whatever the program."""
         for cycle, flit in self.system.bench.received[self._seen :]:
             unit = self.system.units.get(flit.src)
-            if flit.type != FlitType.CU_CTRL or unit is None or CU_CTRL_REPLY.get(flit.payload, "index") != ControlIndex.CAPS:
+            if (
+                flit.type != FlitType.CU_CTRL
+                or unit is None
+                or CU_CTRL_REPLY.get(flit.payload, "index") != ControlIndex.CAPS
+            ):
                 continue
             value = CU_CTRL_REPLY.get(flit.payload, "value")
             expected = CU_CAPS.encode(
                 type=unit.unit_type, version=unit.version, buffers=unit.buffers, inst_depth=unit.inst.depth
             )
             if value != expected:
-                self.difference = self.difference or f"cycle {cycle}: {unit.name} answers CAPS with {value:#x}, not {expected:#x}"
+                self.difference = (
+                    self.difference or f"cycle {cycle}: {unit.name} answers CAPS with {value:#x}, not {expected:#x}"
+                )
 
     def _arrivals(self, oracle: Oracle) -> str:
         expected, found = defaultdict(list), defaultdict(list)
@@ -96,7 +102,11 @@ class Judge:
             for at in range(max(len(wanted), len(got))):
                 want = wanted[at] if at < len(wanted) else None
                 cycle, have = got[at] if at < len(got) else (self.system.engine.now, None)
-                if want is None or have is None or any(w is not None and w != h for w, h in zip(want, have, strict=True)):
+                if (
+                    want is None
+                    or have is None
+                    or any(w is not None and w != h for w, h in zip(want, have, strict=True))
+                ):
                     return f"{kind} {at} from {xy(src)}: {_text(want)} expected, {_text(have)} in cycle {cycle}"
         return ""
 
@@ -127,9 +137,12 @@ class Judge:
                 parts |= {f"L1 {s.name}": (_listed(expected.l1[s.name]), _listed(found.l1[s.name])) for s in Side}
             else:
                 parts = {
-                    name: (getattr(expected, name), getattr(found, name)) for name in ("l1", "s", "k", "base", "imem", "dims")
+                    name: (getattr(expected, name), getattr(found, name))
+                    for name in ("l1", "s", "k", "base", "imem", "dims")
                 }
-                parts |= {name: (getattr(expected, name).tolist(), getattr(found, name).tolist()) for name in ("v", "p")}
+                parts |= {
+                    name: (getattr(expected, name).tolist(), getattr(found, name).tolist()) for name in ("v", "p")
+                }
                 parts |= {name: ([getattr(expected, name)], [getattr(found, name)]) for name in ("vl", "mode")}
             for name, (want, have) in parts.items():
                 for index, (w, h) in enumerate(zip(want, have, strict=True)):

@@ -6,7 +6,21 @@ from kohakutpu.fuzz.bins import DIRECT, field_bins
 from kohakutpu.isa import vector
 from kohakutpu.isa.memory import WORD_BYTES
 from kohakutpu.isa.vector import (
-    ALU_OPS, COMPARES, IMEM_WORDS, OPERANDS, STAGES, VL_MAX, WALK_LIMIT, DType, Envelope, Mask, Mode, Opcode, RedKind, Source, Word,
+    ALU_OPS,
+    COMPARES,
+    IMEM_WORDS,
+    OPERANDS,
+    STAGES,
+    VL_MAX,
+    WALK_LIMIT,
+    DType,
+    Envelope,
+    Mask,
+    Mode,
+    Opcode,
+    RedKind,
+    Source,
+    Word,
 )  # fmt: skip
 
 WALKING = (Opcode.VFILL, Opcode.VDRAIN, Opcode.VLD, Opcode.VST)
@@ -46,7 +60,9 @@ class KernelWalk:
             w = vector.decode_word(self.imem[pc])
             pc += 1
             if w.op in ALU_OPS:
-                words = [w] + [vector.decode_word(self.imem[(pc + at) % IMEM_WORDS]) for at in range(STAGES.get(self.mode, 1) - 1)]
+                words = [w] + [
+                    vector.decode_word(self.imem[(pc + at) % IMEM_WORDS]) for at in range(STAGES.get(self.mode, 1) - 1)
+                ]
                 if not self._chain(words, found):
                     return found
                 pc += len(words) - 1
@@ -133,10 +149,16 @@ class KernelWalk:
         found.append(f"{name} {words if words in (1, WALK_LIMIT) else 'other'} words")
         if w.op == Opcode.VDRAIN and w.peer:
             record = self.base[w.ad]
-            found += [f"VDRAIN peer {self.mode.name}", f"peer buffer {w.buf if w.buf < 3 else 'other'}", f"peer signal={w.signal}"]
+            found += [
+                f"VDRAIN peer {self.mode.name}",
+                f"peer buffer {w.buf if w.buf < 3 else 'other'}",
+                f"peer signal={w.signal}",
+            ]
             return found + list(field_bins(vector.PEER_RECORD, record, "peer"))
         for stride, bound in dims:
             if bound > 1:
                 multiple = "multiple of 32" if stride % WORD_BYTES == 0 else "odd"
-                found.append(f"{name} stride {'negative' if stride < 0 else stride if stride in (0, WORD_BYTES) else multiple}")
+                found.append(
+                    f"{name} stride {'negative' if stride < 0 else stride if stride in (0, WORD_BYTES) else multiple}"
+                )
         return found

@@ -295,7 +295,13 @@ class MeshKernel(Kernel):
             ack_x=ack & 15, offset=offset // 2 * 2 if buf == 2 else offset,
         )  # fmt: skip
         outer = chance.choice([d for d in (1, 2, 4) if not count % d])
-        self.descriptors += [(7, 0, record), (7, 1, count // outer), (7, 2, outer), (7, 3, 1), (7, 4, chance.randrange(2))]
+        self.descriptors += [
+            (7, 0, record),
+            (7, 1, count // outer),
+            (7, 2, outer),
+            (7, 3, 1),
+            (7, 4, chance.randrange(2)),
+        ]
         self.add(Opcode.VDRAIN, peer=1, ad=7, l1=chance.randrange(512), x=x, y=y, buf=buf, signal=chance.randrange(2))
 
     def mistake(self) -> None:

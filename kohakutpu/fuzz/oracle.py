@@ -1,8 +1,8 @@
 """What a program must do, without time: an answer that owes nothing to the models.
 
-Streams are carried out one after the other, instruction by instruction, by `cluster_reference` and `vector_reference`. That
-is the answer only where order in time cannot show. So every access is noted, and a program in which two streams of a
-phase meet at one word, or one runs into what it has not waited for, is not judged: `Unjudged` says where.
+Streams are carried out one after the other, instruction by instruction, by `cluster_reference` and `vector_reference`.
+That is the answer only where order in time cannot show. So every access is noted, and a program in which two streams
+of a phase meet at one word, or one runs into what it has not waited for, is not judged: `Unjudged` says where.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from kohakutpu.isa.flit import Flit, FlitType, node, unpack_peers
 from kohakutpu.isa.framing import Framing
 from kohakutpu.isa.memory import ADDRESS_WIDTH, ENTRY_WORDS, MEM_WR, WORD_BYTES, decode_request
 from kohakutpu.isa.signals import (
-    CU_CTRL_REQUEST, CU_DATA, CU_SIGNAL, SIGNAL_ON_COMPLETE, Buffer, ControlIndex, SignalCode,
+    CU_DATA,
+    SIGNAL_ON_COMPLETE,
+    Buffer,
+    SignalCode,
 )  # fmt: skip
 from kohakutpu.isa.vector import Envelope
 from kohakutpu.model.cluster import Cluster
@@ -77,7 +80,9 @@ class Accesses:
 def entries_of(source: list[int], blayout: bool) -> list[list[int]]:
     """The operand words of FP16 entries, eight 256-bit words each."""
     halves = words.from_ints(source).view("<u4").tobytes()
-    q, scale = mxfp7.quantise(np.frombuffer(halves, dtype="<u2").reshape(-1, mxfp7.LANES, mxfp7.BLOCK).astype(np.uint16))
+    q, scale = mxfp7.quantise(
+        np.frombuffer(halves, dtype="<u2").reshape(-1, mxfp7.LANES, mxfp7.BLOCK).astype(np.uint16)
+    )
     packed = words.to_ints(mxfp7.pack(q, scale, "B" if blayout else "A").reshape(-1, 8))
     return [packed[at : at + mxfp7.WORDS] for at in range(0, len(packed), mxfp7.WORDS)]
 
@@ -134,7 +139,12 @@ class VectorState(Interpreter):
     def transmit(self, w, payloads: list[int]) -> None:
         record = vector.PEER_RECORD.decode(self.base[w.ad])
         head = CU_DATA.pack(
-            buf=w.buf, offset=record["offset"], len=len(payloads) - 1, flags=w.signal, ack_y=record["ack_y"], ack_x=record["ack_x"]
+            buf=w.buf,
+            offset=record["offset"],
+            len=len(payloads) - 1,
+            flags=w.signal,
+            ack_y=record["ack_y"],
+            ack_x=record["ack_x"],
         )
         self.oracle.deliver(self.node, node(w.x, w.y), head, payloads, record["fin"])
 
@@ -239,7 +249,9 @@ class Oracle:
 
     # ---- bursts between nodes ----------------------------------------------------------------------------
 
-    def deliver(self, source: int, target: int, head: int, payloads: list[int], fin: int = 0, txn: int | None = None) -> None:
+    def deliver(
+        self, source: int, target: int, head: int, payloads: list[int], fin: int = 0, txn: int | None = None
+    ) -> None:
         """A CU_DATA burst from `source`, to a unit, to the bench, or to nobody."""
         target = self.reached[target]
         unit, burst = self.units.get(target), CU_DATA.decode(head)
@@ -266,7 +278,11 @@ class Oracle:
 
     def _into_cluster(self, unit: ClusterState, target: int, burst: dict, payloads: list[int]) -> None:
         buf, offset = burst["buf"], burst["offset"]
-        limit = {Buffer.FIRST: 4 * unit.sides["A"], Buffer.SECOND: 4 * unit.sides["B"], Buffer.ACCUMULATOR: 2 * len(unit.tiles)}
+        limit = {
+            Buffer.FIRST: 4 * unit.sides["A"],
+            Buffer.SECOND: 4 * unit.sides["B"],
+            Buffer.ACCUMULATOR: 2 * len(unit.tiles),
+        }
         if offset + len(payloads) > limit.get(buf, 0) or (buf == Buffer.ACCUMULATOR and offset % 2):
             raise Unjudged("a refused burst: which completion reports it is a matter of time")
         if buf == Buffer.ACCUMULATOR:
@@ -323,7 +339,9 @@ class Oracle:
         for entry, block in enumerate(blocks):
             self._responses(port, readers, block, (inst.eoff + entry) & 0xFF)
             self.accesses.note("assembly", at, write=True)
-            self._fill_entry(unit, at, Side(inst.sel).name, unit.index(Side(inst.sel).name, inst.fbank, inst.eoff + entry), block)
+            self._fill_entry(
+                unit, at, Side(inst.sel).name, unit.index(Side(inst.sel).name, inst.fbank, inst.eoff + entry), block
+            )
         unit.assembly = list(blocks[-1])
         return False
 
@@ -337,8 +355,8 @@ class Oracle:
         self.accesses.note("accumulator", at, write=True)
         unit.sweeping |= reads
         emitted = unit.gemm(
-            inst.gm, inst.gn, inst.nk, acc=inst.acc, anchor=inst.anchor, aoff=inst.aoff, boff=inst.boff, abank=inst.abank,
-            bbank=inst.bbank,
+            inst.gm, inst.gn, inst.nk, acc=inst.acc, anchor=inst.anchor, aoff=inst.aoff, boff=inst.boff,
+            abank=inst.abank, bbank=inst.bbank,
         )  # fmt: skip
         if inst.emit:
             unit.batch, unit.fused = (emitted, inst), len(emitted)

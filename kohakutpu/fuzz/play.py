@@ -44,8 +44,8 @@ class Endless(Hang):
 class Player:
     """Plays programs on `system`, a machine with a bench in the agent's place.
 
-    `schedule` lists (cycle, flit) of everything sent: played open-loop it gives the same run. `starts` and `ends` are the
-    first cycle of each program and the one after its last.
+    `schedule` lists (cycle, flit) of everything sent: played open-loop it gives the same run. `starts` and `ends` are
+    the first cycle of each program and the one after its last.
     """
 
     def __init__(self, system: System):
@@ -88,7 +88,7 @@ class Player:
             seen = len(bench.received)
             engine.run(lambda: len(bench.received) != seen or (later is None and engine.idle), budget)
             if engine.now >= end:
-                raise Endless(f"instructions wait for room, and after {BUDGET} cycles blocks are still at work\n{report(self.system)}")
+                raise Endless(f"instructions still wait for room after {BUDGET} cycles\n{report(self.system)}")
             if later is None and len(bench.received) == seen:
                 raise Hang(f"instructions wait for room that does not come\n{report(self.system)}")
         self._settle(end)
@@ -144,7 +144,9 @@ class Player:
 Hook = Callable[[Program], None]
 
 
-def play(system: System, programs: Sequence[Program], *, before: Hook | None = None, after: Hook | None = None) -> Player:
+def play(
+    system: System, programs: Sequence[Program], *, before: Hook | None = None, after: Hook | None = None
+) -> Player:
     """Play `programs` one after the other; `before` and `after` are called around each, while all is quiet."""
     player = Player(system)
     for program in programs:

@@ -30,10 +30,10 @@ SETTLE = ""  # the stream of a barrier
 class Statement(NamedTuple):
     """Flits that are sent together, in order.
 
-    Statements of one `stream` follow each other, streams go side by side. `after` is how many cycles later than it could
-    the statement is sent. CU_INST flits wait until their unit has room for them; those of a statement with `press` wait
-    until it has nothing to do, and then for nothing any more. `purpose`
-    says what a statement breaks that is not legal, and why it is sent nevertheless; empty for legal ones.
+    Statements of one `stream` follow each other, streams go side by side. `after` is how many cycles later than it
+    could the statement is sent. CU_INST flits wait until their unit has room for them; those of a statement that has
+    `press` wait until it has nothing to do, and then for nothing any more. `purpose` says what a statement breaks that is not
+    legal, in a word; empty for legal ones.
     """
 
     stream: str
@@ -63,7 +63,7 @@ class Program(NamedTuple):
 
 
 class Case(NamedTuple):
-    """What a run needs: a machine by name, the seed of its memory image, programs, the seed of random latencies if any."""
+    """What a run needs: a machine by name, seeds of its memory image and of random latencies if any, programs."""
 
     machine: str
     memory: int
@@ -78,7 +78,9 @@ class Case(NamedTuple):
 
 def unit_types(machine: Machine) -> dict[int, int]:
     """CU_TYPE by packed node."""
-    return {unit.node: UnitType.CLUSTER for unit in machine.clusters} | {unit.node: UnitType.VECTOR for unit in machine.vectors}
+    return {unit.node: UnitType.CLUSTER for unit in machine.clusters} | {
+        unit.node: UnitType.VECTOR for unit in machine.vectors
+    }
 
 
 def problem(statement: Statement, machine: Machine) -> str | None:
@@ -205,4 +207,3 @@ def from_text(text: str, name: str) -> Case:
     except MachineError as error:
         raise ProgramError(f"{name}: {error}") from None
     return Case(machine, memory, tuple(programs), latency)
-

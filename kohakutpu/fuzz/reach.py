@@ -11,7 +11,9 @@ def reached(machine: Machine) -> list[int | None]:
 
     Where the agent has no endpoint of its own, each memory port stands for itself: the agent is behind all of them.
     """
-    sites = {site.node for site in (*machine.ports, *machine.units)} | ({machine.agent.node} if machine.agent.own_endpoint else set())
+    sites = {site.node for site in (*machine.ports, *machine.units)} | (
+        {machine.agent.node} if machine.agent.own_endpoint else set()
+    )
     found = []
     for dst in range(256):
         dx, dy = xy(dst)

@@ -26,4 +26,7 @@ def print_coverage(coverage: Coverage, console: Console) -> None:
                 text = f"hit {hit} times although left out" if hit else "left out"
                 console.print(f"{text}: {group}: {name}: {why}", markup=False, highlight=False, soft_wrap=True)
     hit, of = map(sum, zip(*coverage.totals().values(), strict=True))
-    console.print(f"{coverage.programs:,} programs on {coverage.machine.name}: {hit} of {of} reachable bins, {100 * coverage.share:.1f} %")
+    console.print(
+        f"{coverage.programs:,} programs on {coverage.machine.name}: {hit} of {of} reachable bins, "
+        f"{100 * coverage.share:.1f} %"
+    )

@@ -16,7 +16,8 @@ from kohakutpu.machine import load
 
 
 class Finding(NamedTuple):
-    """What went wrong: `kind` is 'answer', 'hang', 'endless', 'trace', 'rules' or 'memory'; `program` the number of the program it was in."""
+    """What went wrong: `kind` is 'answer', 'hang', 'endless', 'trace', 'rules' or 'memory'; `program` the number of the
+    program it was in."""
 
     kind: str
     text: str
@@ -170,9 +171,13 @@ def renumbered(flits: Sequence[Flit], units: dict[int, int]) -> list[Flit]:
             continue
         inst = vector.decode(flit.payload)
         if inst.op == Envelope.RUN:
-            words = [k for k in range(at) if found[k].dst == flit.dst and vector.decode(found[k].payload).op == Envelope.IMEM]
+            words = [
+                k for k in range(at) if found[k].dst == flit.dst and vector.decode(found[k].payload).op == Envelope.IMEM
+            ]
             for address, k in enumerate(words, inst.pc):
-                payload = vector.IMEM.pack(op=Envelope.IMEM, addr=address % IMEM_WORDS, word=vector.decode(found[k].payload).word)
+                payload = vector.IMEM.pack(
+                    op=Envelope.IMEM, addr=address % IMEM_WORDS, word=vector.decode(found[k].payload).word
+                )
                 found[k] = found[k]._replace(payload=payload)
             break
     return found
@@ -204,7 +209,14 @@ def layout_of(flit: Flit, units: dict[int, int]) -> Layout | None:
     return {FlitType.MEM_RD_REQ: MEM_REQ, FlitType.MEM_WR_REQ: MEM_WR, FlitType.CU_CTRL: CU_CTRL_REQUEST}.get(flit.type)
 
 
-KEPT = ("addr", "word", "pc", "ad", "field", "len")  # of a vector core's envelope, and of a burst: others depend on them
+KEPT = (
+    "addr",
+    "word",
+    "pc",
+    "ad",
+    "field",
+    "len",
+)  # of a vector core's envelope, and of a burst: others depend on them
 
 
 def simpler(flits: tuple[Flit, ...], at: int, units: dict[int, int]) -> Iterator[Flit]:

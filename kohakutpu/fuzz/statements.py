@@ -43,22 +43,36 @@ def payload_word(chance: random.Random) -> int:
     """256 bits: sixteen ordinary halves, an operand word, or anything."""
     kind = chance.randrange(3)
     if kind == 0:
-        return sum((chance.choice([0x3000, 0x3C00, 0xB800, 0]) + chance.getrandbits(10)) << (16 * at) for at in range(16))
+        return sum(
+            (chance.choice([0x3000, 0x3C00, 0xB800, 0]) + chance.getrandbits(10)) << (16 * at) for at in range(16)
+        )
     if kind == 1:
         return chance.getrandbits(224) << 32 | sum(chance.randrange(0x90, 0xB0) << (8 * at) for at in range(4))
     return chance.getrandbits(256)
 
 
 def plain_read(chance: random.Random, port: int, agent: int, address: int, count: int) -> Flit:
-    return Flit(port, agent, FlitType.MEM_RD_REQ, chance.getrandbits(8), 1, 0, MEM_REQ.pack(addr=address % (1 << 40), len=count - 1))
+    return Flit(
+        port,
+        agent,
+        FlitType.MEM_RD_REQ,
+        chance.getrandbits(8),
+        1,
+        0,
+        MEM_REQ.pack(addr=address % (1 << 40), len=count - 1),
+    )
 
 
 def _outside(chance: random.Random, size: int) -> int:
     """An address past the memory, at its very end, or of another space."""
-    return chance.choice([size, size - 32, size - 64, 0x10_0000_0000, 0x80_0000_0000, 0x84_0000_0000, 0xFF_FFFF_FFE0, (1 << 40) - 1, 1])
+    return chance.choice(
+        [size, size - 32, size - 64, 0x10_0000_0000, 0x80_0000_0000, 0x84_0000_0000, 0xFF_FFFF_FFE0, (1 << 40) - 1, 1]
+    )
 
 
-def read(chance: random.Random, port: int, agent: int, *, own: int, region: int, size: int, strict: bool, others: list[int]) -> list[Flit]:
+def read(
+    chance: random.Random, port: int, agent: int, *, own: int, region: int, size: int, strict: bool, others: list[int]
+) -> list[Flit]:
     """A read of any kind; its peers are the bench itself and nobody."""
     address = chance.randrange(region // 2 // WORD_BYTES) * WORD_BYTES
     if chance.random() < 0.1:
@@ -69,12 +83,16 @@ def read(chance: random.Random, port: int, agent: int, *, own: int, region: int,
     if kind < 0.4:
         return [plain_read(chance, port, agent, address, chance.choice([1, 2, 7, 8, 9, 33, 130, 256]))]
     if kind < 0.5:  # single words, one behind the other
-        return [plain_read(chance, port, agent, address + WORD_BYTES * at, 1) for at in range(chance.choice([4, 20, 64]))]
+        return [
+            plain_read(chance, port, agent, address + WORD_BYTES * at, 1) for at in range(chance.choice([4, 20, 64]))
+        ]
     fields = {
-        "addr": address, "stream": chance.choice([1, 1, 0]), "quant": chance.randrange(2), "blayout": chance.randrange(2),
+        "addr": address, "stream": chance.choice([1, 1, 0]), "quant": chance.randrange(2),
+        "blayout": chance.randrange(2),
         "count": chance.choice([0, 1, 2, 5, 9, 17] + [255] * (chance.random() < 0.1)),
         "entry_words": chance.choice([0, 0, 1, 2, 3, 4, 5, 255]), "len": chance.choice([3, 0, 255]),
-        "flush": int(chance.random() < 0.1), "invalidate": int(chance.random() < 0.1), "cacheable": int(chance.random() < 0.1),
+        "flush": int(chance.random() < 0.1), "invalidate": int(chance.random() < 0.1),
+        "cacheable": int(chance.random() < 0.1),
     }  # fmt: skip
     if fields["count"] == 255:
         fields["addr"] %= region // 4
@@ -84,7 +102,9 @@ def read(chance: random.Random, port: int, agent: int, *, own: int, region: int,
     return [Flit(port, agent, FlitType.MEM_RD_REQ, chance.getrandbits(8), 1, 0, MEM_REQ.pack(**fields))]
 
 
-def write(chance: random.Random, port: int, agent: int, *, own: int, region: int, size: int, strict: bool, others: list[int]) -> list[Flit]:
+def write(
+    chance: random.Random, port: int, agent: int, *, own: int, region: int, size: int, strict: bool, others: list[int]
+) -> list[Flit]:
     """Some write bursts."""
     flits = []
     for _ in range(chance.choice([1, 1, 2, 5, 20])):
@@ -129,7 +149,9 @@ def burst(chance: random.Random, unit, agent: int, *, good: bool, small: bool = 
         else:
             purpose = ""
     ack = chance.choice([0, agent, agent, unit.node])
-    head = CU_DATA.pack(buf=buf, offset=offset, len=count - 1, flags=int(small) or chance.randrange(2), ack_y=ack >> 4, ack_x=ack & 15)
+    head = CU_DATA.pack(
+        buf=buf, offset=offset, len=count - 1, flags=int(small) or chance.randrange(2), ack_y=ack >> 4, ack_x=ack & 15
+    )
     txn = chance.getrandbits(8)
     flits = [Flit(unit.node, agent, FlitType.CU_DATA, txn, 0, 0, head)]
     for left in reversed(range(sent)):
@@ -140,11 +162,18 @@ def burst(chance: random.Random, unit, agent: int, *, good: bool, small: bool = 
 def question(chance: random.Random, at: int, agent: int) -> Flit:
     """CU_CTRL, mostly of an index that exists."""
     index = chance.choice([*ControlIndex, ControlIndex.CAPS, ControlIndex.STATUS, 4, 255])
-    payload = CU_CTRL_REQUEST.encode(op=chance.randrange(2), index=index, value=chance.choice([0, 1, 0x1234, (1 << 64) - 1]))
+    payload = CU_CTRL_REQUEST.encode(
+        op=chance.randrange(2), index=index, value=chance.choice([0, 1, 0x1234, (1 << 64) - 1])
+    )
     return Flit(at, agent, FlitType.CU_CTRL, chance.getrandbits(8), 1, 0, payload)
 
 
 def nonsense(chance: random.Random, at: int, agent: int, *, response: bool) -> list[Flit]:
     """Types that the receiver does not know, or has not asked for; no `response` where one would stay for good."""
-    kinds = [FlitType.MEM_WR_ACK, FlitType.CU_SIGNAL, FlitType.ERROR, 9, 12] + [FlitType.MEM_RD_RESP, FlitType.MEM_WR_DATA] * response
-    return [Flit(at, agent, chance.choice(kinds), chance.getrandbits(8), chance.randrange(2), 0, chance.getrandbits(256))]
+    kinds = [FlitType.MEM_WR_ACK, FlitType.CU_SIGNAL, FlitType.ERROR, 9, 12] + [
+        FlitType.MEM_RD_RESP,
+        FlitType.MEM_WR_DATA,
+    ] * response
+    return [
+        Flit(at, agent, chance.choice(kinds), chance.getrandbits(8), chance.randrange(2), 0, chance.getrandbits(256))
+    ]

@@ -9,7 +9,6 @@ import numpy as np
 from kohakutpu.formats import alu, e8m15, reduction
 from kohakutpu.isa.vector import ALU_OPS, COMPARES, IMEM_WORDS, STAGES, WALK_LIMIT, Fault, Opcode, decode_word
 
-
 WORDS = 512  # of L1
 ADDRESS_MASK = (1 << 40) - 1
 

@@ -13,7 +13,15 @@ from kohakutpu.isa.cluster import FILL_LIMIT, Op, Side
 from kohakutpu.isa.flit import Flit, FlitType
 from kohakutpu.isa.framing import Framing
 from kohakutpu.isa.memory import ENTRY_WORDS, MEM_REQ, MEM_WR, WORD_BYTES, WRITE_BEATS, decode_request
-from kohakutpu.isa.signals import CU_CTRL_REPLY, CU_CTRL_REQUEST, CU_DATA, CU_SIGNAL, ControlIndex, ControlOp, SignalCode
+from kohakutpu.isa.signals import (
+    CU_CTRL_REPLY,
+    CU_CTRL_REQUEST,
+    CU_DATA,
+    CU_SIGNAL,
+    ControlIndex,
+    ControlOp,
+    SignalCode,
+)
 from kohakutpu.isa.vector import Fault
 from kohakutpu.machine import ClusterUnit
 from kohakutpu.noc.router import Port, RouteTable
@@ -25,7 +33,7 @@ FULL = {"completions": 16, "results": 128, "requests": 32, "flight": 64, "intake
 
 
 class Watch:
-    """Follows one run of a machine from reset on, for `coverage`; `links` are the names of the trace's links, by index."""
+    """Follows one run of a machine from reset on, for `coverage`; `links` are names of the trace's links, by index."""
 
     def __init__(self, coverage: Coverage, links: Iterable[str]):
         self.machine = machine = coverage.machine
@@ -68,12 +76,20 @@ class Watch:
             return
         name, batch = Op(inst.op).name, max(inst.gm, 1) * max(inst.gn, 1)
         self._hit("cluster instructions", *field_bins(layout, payload, name))
-        where = ("remote" if inst.dfin else f"node buffer {inst.dbuf}" if inst.dbuf < 3 else "node other buffer") if inst.dnode else "memory"
+        where = (
+            ("remote" if inst.dfin else f"node buffer {inst.dbuf}" if inst.dbuf < 3 else "node other buffer")
+            if inst.dnode
+            else "memory"
+        )
         if inst.op == Op.FILL:
             self._hit("cluster instructions", f"FILL {Side(inst.sel).name} {'MXFP7' if inst.preq else 'converted'}")
         elif inst.op == Op.GEMM:
             blocks = "one K block" if max(inst.nk, 1) == 1 else "more"
-            self._hit("cluster instructions", f"GEMM acc={inst.acc} emit={inst.emit}, {blocks}", f"GEMM banks {inst.abank} {inst.bbank}")
+            self._hit(
+                "cluster instructions",
+                f"GEMM acc={inst.acc} emit={inst.emit}, {blocks}",
+                f"GEMM banks {inst.abank} {inst.bbank}",
+            )
             if inst.emit:
                 self._hit("cluster instructions", f"emitting GEMM to {where}")
                 self._last_batch[at] = batch
@@ -126,7 +142,10 @@ class Watch:
         if kind in ("cluster", "vector"):
             unit = (machine.clusters if kind == "cluster" else machine.vectors)[int(owner.removeprefix(kind))]
             if name in ("inst", "recv"):
-                return f"{kind} {'instructions' if name == 'inst' else 'receive'}", unit.inst_depth if name == "inst" else unit.recv_depth
+                return (
+                    f"{kind} {'instructions' if name == 'inst' else 'receive'}",
+                    unit.inst_depth if name == "inst" else unit.recv_depth,
+                )
             if name in FULL:
                 return f"{kind} {name}", FULL[name]
         return None
@@ -178,7 +197,11 @@ class Watch:
                 self._hit("signals", f"{kind} {SignalCode(code).name}")
             if code == SignalCode.FAULT and kind == "vector" and arg in Fault.__members__.values():
                 self._hit("faults", f"vector {Fault(arg).name}")
-        elif flit.type == FlitType.CU_CTRL and unit is not None and CU_CTRL_REPLY.get(flit.payload, "op") == ControlOp.REPLY:
+        elif (
+            flit.type == FlitType.CU_CTRL
+            and unit is not None
+            and CU_CTRL_REPLY.get(flit.payload, "op") == ControlOp.REPLY
+        ):
             index = CU_CTRL_REPLY.get(flit.payload, "index")
             known = index in ControlIndex.__members__.values()
             self._hit("signals", f"{kind} answers {ControlIndex(index).name if known else 'another index'}")
@@ -199,7 +222,9 @@ class Watch:
                 self._hit("memory requests", "write refused: outside the memory")
         elif flit.type == FlitType.MEM_RD_REQ:
             self._hit("memory requests", *field_bins(MEM_REQ, flit.payload, "MEM_RD_REQ"))
-            self._hit("memory requests", f"read stream={request.stream} quant={request.quant} blayout={request.blayout}")
+            self._hit(
+                "memory requests", f"read stream={request.stream} quant={request.quant} blayout={request.blayout}"
+            )
             if request.stream and not request.quant:
                 words = request.entry_words
                 self._hit("memory requests", f"entry of {words if 0 < words <= ENTRY_WORDS else ENTRY_WORDS} words")

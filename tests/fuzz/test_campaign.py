@@ -1,4 +1,4 @@
-"""Programs on the models against the oracle: nothing differs, and with a fault planted something does, and is made small."""
+"""Programs on the models against the oracle: nothing differs; with a fault something does, and is made small."""
 
 from pathlib import Path
 
@@ -26,7 +26,8 @@ def test_models_and_oracle_agree(name, count):
 
 # fault of the models: (machine, seed) with which some 30 programs find it
 PLANTED = {
-    "cluster-ack-source": ("mm_mesh", 1), "cluster-bank-stuck": ("mm_mesh_links", 0), "cluster-drain-ack": ("mm_mesh", 0),
+    "cluster-ack-source": ("mm_mesh", 1), "cluster-bank-stuck": ("mm_mesh_links", 0),
+    "cluster-drain-ack": ("mm_mesh", 0),
     "cluster-l1-bit": ("mm_mesh", 0), "cluster-last-dropped": ("mm_mesh", 0), "cluster-lost-completion": ("mm_mesh", 0),
     "cluster-pacing": ("mm_mesh", 0), "cluster-tile-bit": ("mm_mesh", 0), "memory-ack-lost": ("mm_mesh", 3),
     "memory-last": ("mm_mesh", 0), "memory-read-bit": ("mm_mesh", 0), "memory-word-index": ("mm_mesh", 0),

@@ -64,7 +64,13 @@ def test_gemm_bins():
     payloads = cluster.GEMM.encode(gm=255, gn=1, nk=2, emit=1, abank=1), cluster.DRAIN.encode(n=3, fuse=1)
     watch.sent(Flit(at, agent, FlitType.CU_INST, 0, 0, 0, payload) for payload in payloads)
     hits = coverage.hits["cluster instructions"]
-    assert {"GEMM.gm=max", "GEMM.gn=1", "GEMM acc=0 emit=1, more", "GEMM banks 1 0", "emitting GEMM to memory"} <= hits.keys()
+    assert {
+        "GEMM.gm=max",
+        "GEMM.gn=1",
+        "GEMM acc=0 emit=1, more",
+        "GEMM banks 1 0",
+        "emitting GEMM to memory",
+    } <= hits.keys()
     assert coverage.hits["faults"] == {"cluster fused DRAIN of another count": 1}
 
 
@@ -79,7 +85,8 @@ def test_a_kernel_is_followed_up_to_its_fault():
     assert found == [[]] * len(words)
     hit = walk.take(vector.RUN.encode(pc=0))
     assert hit == [
-        "VSETMODE FLAT", "VADD D2 first a=V", "VADD D2 first c=K", "VMUL D2 later a=C", "VMUL D2 later b=S", "VMUL pm=UNLESS",
+        "VSETMODE FLAT", "VADD D2 first a=V", "VADD D2 first c=K", "VMUL D2 later a=C", "VMUL D2 later b=S",
+        "VMUL pm=UNLESS",
     ]  # fmt: skip
 
 

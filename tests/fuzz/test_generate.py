@@ -1,4 +1,4 @@
-"""What the generator makes: the same programs for the same seed, legal ones but for what they name, and text that keeps them."""
+"""What the generator makes: the same programs for the same seed, legal but for what they name; text keeps them."""
 
 import pytest
 
