@@ -22,6 +22,7 @@ from kohakutpu.isa.vector import IMEM_WORDS
 from kohakutpu.machine import ClusterUnit, Machine
 
 TIDY = 0.65  # share of programs
+JAMS = 0.08  # share of phases
 DEEP = 64  # instruction FIFOs above this are not filled
 
 
@@ -52,6 +53,8 @@ class Generator:
 
     def _phase(self) -> list[Statement]:
         chance = self.chance
+        if chance.random() < JAMS:
+            return self._jam()
         active = [place for place in self.units if chance.random() < 0.75]
         idle = [unit for name, unit in self.units if (name, unit) not in active]
         chance.shuffle(idle)
@@ -66,8 +69,6 @@ class Generator:
             streams.append(self._questions())
         if not self.tidy and chance.random() < 0.3:
             streams.append(self._nonsense())
-        if chance.random() < 0.08:
-            streams.append(self._jam())
         if any(statement.purpose == "refused" for stream in streams for statement in stream):
             streams.append([Statement(SETTLE), *(self._next(name, unit) for name, unit in self.units)])
         # streams are written one after the other: their statements go side by side anyway
@@ -185,37 +186,43 @@ class Generator:
         return found
 
     def _jam(self) -> list[Statement]:
-        """More for the bench to take than its link carries: every queue on the way fills."""
-        chance, flits = self.chance, []
-        for port in self.ports:
-            flits += [
-                make.plain_read(chance, port.node, self.agent, chance.randrange(REGION // 64) * 32, 256)
-                for _ in range(4)
-            ]
-        found = [Statement("jam", tuple(flits))] * bool(flits)
+        """A phase with more for the bench to take than its link carries: every queue on the way fills."""
+        chance, found = self.chance, []
+        for at, port in enumerate(self.ports):
+            address = chance.randrange(REGION // 64) * 32
+            flits = [make.plain_read(chance, port.node, self.agent, address, 256) for _ in range(6)]
+            found.append(Statement(f"port{at}", tuple(flits)))
         for name, unit in self.units:
-            if unit.inst_depth > DEEP:
-                continue
-            # completions that have to wait; with the FIFO full to the brim, as nothing of the unit waits for memory
-            depth = unit.inst_depth + chance.choice([0, 8])
-            nothing = [make.instruction(chance, unit.node, self.agent, 0) for _ in range(depth)]
-            press = depth > unit.inst_depth
-            found.append(Statement(name, tuple(nothing), chance.choice([0, 100, 200]), press=press, purpose="opcode"))
-            if not isinstance(unit, ClusterUnit):
-                # acknowledgements that have to wait, and the bursts behind them
-                bursts = [make.burst(chance, unit, self.agent, good=True, small=True)[0] for _ in range(60)]
-                found.append(Statement(f"to-{unit.x:x}{unit.y:x}", tuple(flit for burst in bursts for flit in burst)))
-            else:
-                # a stream into the accumulator has to wait for sweeps
-                found += [
-                    self._sweeps(name, unit),
-                    Statement(f"to-{unit.x:x}{unit.y:x}", tuple(self._stream(unit)), 60),
-                ]
+            is_cluster = isinstance(unit, ClusterUnit)
+            roles = (self._nothing, self._drains, self._sweeps) if is_cluster else (self._nothing, self._small_bursts)
+            found += chance.choice(roles)(name, unit)
         return found
 
-    def _sweeps(self, name: str, unit: ClusterUnit) -> Statement:
+    def _nothing(self, name: str, unit) -> list[Statement]:
+        """Completions that have to wait, and instructions that wait for them: none of them needs memory."""
+        count = min(unit.inst_depth, DEEP) + 60
+        flits = [make.instruction(self.chance, unit.node, self.agent, 0) for _ in range(count)]
+        return [Statement(name, tuple(flits), self.chance.choice([0, 100, 200]), press=True, purpose="opcode")]
+
+    def _drains(self, name: str, unit: ClusterUnit) -> list[Statement]:
+        """Results that have to wait, and the ends of drains among them."""
+        counts = [140, *(self.chance.choice([1, 2, 3, 9]) for _ in range(12)), 140]
+        x, y = xy(self.agent)
+        payloads = [
+            cluster.DRAIN.encode(n=n, dnode=1, dst_x=x, dst_y=y, dbuf=self.chance.choice([0, 2])) for n in counts
+        ]
+        return [Statement(name, (make.instruction(self.chance, unit.node, self.agent, each),)) for each in payloads]
+
+    def _small_bursts(self, name: str, unit) -> list[Statement]:
+        """Acknowledgements that have to wait, and the bursts behind them."""
+        bursts = [make.burst(self.chance, unit, self.agent, good=True, small=True)[0] for _ in range(150)]
+        return [Statement(f"to-{unit.x:x}{unit.y:x}", tuple(flit for burst in bursts for flit in burst))]
+
+    def _sweeps(self, name: str, unit: ClusterUnit) -> list[Statement]:
+        """A stream into the accumulator that has to wait for sweeps."""
         payload = cluster.GEMM.encode(gm=12, gn=12, nk=2)
-        return Statement(name, tuple(make.instruction(self.chance, unit.node, self.agent, payload) for _ in range(2)))
+        flits = [make.instruction(self.chance, unit.node, self.agent, payload) for _ in range(2)]
+        return [Statement(name, tuple(flits)), Statement(f"to-{unit.x:x}{unit.y:x}", tuple(self._stream(unit)), 60)]
 
     def _stream(self, unit: ClusterUnit) -> list[Flit]:
         """A burst for as many granules as the accumulator and a descriptor have room for."""

@@ -10,6 +10,7 @@ from kohakutpu.fuzz.oracle import Oracle, Unjudged
 from kohakutpu.fuzz.program import Case, from_text, to_text
 from kohakutpu.fuzz.shrink import Finding, Shrinker
 from kohakutpu.machine import load
+from kohakutpu.model import faults as registry
 from kohakutpu.model.system import System
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.fuzz"))
@@ -24,24 +25,19 @@ def test_models_and_oracle_agree(name, count):
     assert campaign.judged >= count // 2
 
 
-# fault of the models: (machine, seed) with which some 30 programs find it
-PLANTED = {
-    "cluster-ack-source": ("mm_mesh", 1), "cluster-bank-stuck": ("mm_mesh_links", 0),
-    "cluster-drain-ack": ("mm_mesh", 0),
-    "cluster-l1-bit": ("mm_mesh", 0), "cluster-last-dropped": ("mm_mesh", 0), "cluster-lost-completion": ("mm_mesh", 0),
-    "cluster-pacing": ("mm_mesh", 0), "cluster-tile-bit": ("mm_mesh", 0), "memory-ack-lost": ("mm_mesh", 3),
-    "memory-last": ("mm_mesh", 0), "memory-read-bit": ("mm_mesh", 0), "memory-word-index": ("mm_mesh", 0),
-    "memory-write-bit": ("mm_mesh", 1), "memory-write-lost": ("mm_mesh", 1), "noc-flipped-bit": ("mm_mesh", 0),
-    "noc-lost-tail": ("mm_mesh", 0), "vector-alu-sign": ("mm_mesh", 0), "vector-drain-slip": ("mm_mesh", 0),
-    "vector-l1-bit": ("mm_mesh", 0), "vector-lost-ack": ("mm_mesh", 1), "vector-stale-predicate": ("mm_mesh", 0),
-}  # fmt: skip
+FAULTS = sorted(name for name in registry.table() if name.split("-")[0] in ("cluster", "memory", "noc", "vector"))
+ELSEWHERE = {"cluster-bank-stuck": "mm_mesh_links"}  # mm_mesh has no second bank
+UNSEEN = {"memory-late"}  # a matter of time: the gates see it
 
 
-@pytest.mark.parametrize("fault", PLANTED)
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in UNSEEN])
 def test_a_planted_fault_is_found_and_made_small(fault):
-    name, seed = PLANTED[fault]
-    campaign = Campaign(load(name), seed, faults=[fault])
-    campaign.run(30)
+    name = ELSEWHERE.get(fault, "mm_mesh")
+    for seed in range(8):
+        campaign = Campaign(load(name), seed, faults=[fault])
+        campaign.run(20)
+        if campaign.finding is not None:
+            break
     assert campaign.finding is not None
     assert campaign.smallest.size <= 24
     saved = from_text(to_text(campaign.smallest), "saved")

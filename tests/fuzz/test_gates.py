@@ -61,6 +61,6 @@ def test_a_fault_of_the_models_is_found_against_the_gates(fault):
 )
 def test_a_fault_of_the_gates_is_found(fault):
     played = campaign(0, gate_fault=fault, tries=8)
-    played.run(200)
+    played.run(100)
     assert played.finding is not None and played.finding.kind in ("trace", "rules")
     assert played.smallest.size < 400
