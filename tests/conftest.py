@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# With these set pytest writes every difference in full, and a diff of two memory images takes hours.
+for name in ("CI", "BUILD_NUMBER"):
+    os.environ.pop(name, None)
 
 # How long an example takes says how busy the machine is, and nothing about the code.
 settings.register_profile("kohakutpu", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)

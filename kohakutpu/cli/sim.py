@@ -54,6 +54,7 @@ def cases(machine: Machine) -> list[tuple[str, str, dict[str, object], dict[str,
 
 def run_engines(args: argparse.Namespace, artifact: Artifact, machine: Machine, operands: dict, title: str) -> Iterator[tuple]:
     """(engine, what it gave) for each engine that was asked for, as it is done."""
+    waves = args.waves and args.waves / title
     if args.engine != "rtl":
         with rounds(f"{title} {artifact.kernel}") as progress:
             yield "model", run_model(artifact, machine, operands, faults=args.fault, progress=progress)

@@ -23,6 +23,7 @@ from kohakutpu.machine import ClusterUnit, Machine
 
 TIDY = 0.65  # share of programs
 JAMS = 0.08  # share of phases
+ALONE = 0.02
 DEEP = 64  # instruction FIFOs above this are not filled
 
 
@@ -55,6 +56,11 @@ class Generator:
         chance = self.chance
         if chance.random() < JAMS:
             return self._jam()
+        if self.ports and chance.random() < ALONE:
+            # with the port's queue full its answers would wait behind each other for good: nothing else goes on
+            index = chance.randrange(len(self.ports))
+            flit = make.reflected(chance, self.ports[index].node, self.agent)
+            return [Statement(f"port{index}", (flit,))]
         active = [place for place in self.units if chance.random() < 0.75]
         idle = [unit for name, unit in self.units if (name, unit) not in active]
         chance.shuffle(idle)

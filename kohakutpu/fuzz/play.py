@@ -12,6 +12,7 @@ from kohakutpu.isa.signals import CU_SIGNAL, SignalCode
 from kohakutpu.model.cluster import Cluster
 from kohakutpu.model.hang import Hang, report
 from kohakutpu.model.system import System
+from kohakutpu.noc.engine import NEVER
 
 START = 64  # the cycle of the first flit
 QUIET = 64  # cycles after the last event of a program in which pipelines run empty
@@ -136,7 +137,8 @@ class Player:
                 raise Hang(f"{unit.name}: {missing} instructions have not completed\n{report(system)}")
         until = engine.now
         for unit in system.units.values():
-            if isinstance(unit, Cluster) and unit.sweep is not None:
+            # one whose results nobody has asked for waits for good
+            if isinstance(unit, Cluster) and unit.sweep is not None and unit.sweep.settled < NEVER:
                 until = max(until, unit.sweep.settled)
         engine.advance(until + QUIET - engine.now)
 

@@ -63,6 +63,12 @@ def plain_read(chance: random.Random, port: int, agent: int, address: int, count
     )
 
 
+def reflected(chance: random.Random, port: int, agent: int) -> Flit:
+    """A read whose answer goes to the bench and to the port itself, which drops it."""
+    payload = MEM_REQ.pack(stream=1, count=chance.choice([1, 4]), **pack_peers([port]))
+    return Flit(port, agent, FlitType.MEM_RD_REQ, chance.getrandbits(8), 1, 0, payload)
+
+
 def _outside(chance: random.Random, size: int) -> int:
     """An address past the memory, at its very end, or of another space."""
     return chance.choice(
@@ -96,7 +102,6 @@ def read(
     }  # fmt: skip
     if fields["count"] == 255:
         fields["addr"] %= region // 4
-    others = [*others[:: max(len(others) // 8, 1)], port]
     peers = [chance.choice([agent, chance.choice(others)]) for _ in range(chance.choice([0, 0, 1, 2, 3]))]
     fields |= pack_peers(peers)
     return [Flit(port, agent, FlitType.MEM_RD_REQ, chance.getrandbits(8), 1, 0, MEM_REQ.pack(**fields))]
