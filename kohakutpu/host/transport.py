@@ -24,6 +24,18 @@ class TransportError(RuntimeError):
     """An access the transport cannot perform: names the address and what was expected."""
 
 
+class NoTransport(TransportError):
+    """The way to the machine could not be opened, or was lost: says which, and during what access."""
+
+    exit_status = 3
+
+
+class Unanswered(TransportError):
+    """The way is open and an access got no answer in time: names the access, and what is known of the machine."""
+
+    exit_status = 4
+
+
 class Transport(ABC):
     """Little-endian 64-bit accesses at byte addresses that are multiples of 8.
 
@@ -69,6 +81,12 @@ class Transport(ABC):
 
     def close(self) -> None:
         """Let go of the machine."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
 
 
 def check_access(address: int, length: int, what: str) -> None:
