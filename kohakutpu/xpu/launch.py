@@ -17,6 +17,7 @@ from typing import Protocol
 from .errors import XpuError, XpuLaunchError
 from .kernel import Kernel
 from .memory import KernelBuffer
+from .recording import recorded
 from .tree import DeclareShared, walk
 from .types import BufferType
 
@@ -275,7 +276,9 @@ def bind(kernel: Kernel, stream: KernelStream | None, grid, block, shared_bytes)
                 if value.offset % parameter.type.element.size:
                     raise refuse(1, f"{parameter.name} begins at byte {value.offset}")
         stream.borrow([value for value in arguments if isinstance(value, KernelBuffer)])
-        cycles = backend.run(Request(kernel, *extents, shared_bytes or 0, arguments))
+        request = Request(kernel, *extents, shared_bytes or 0, arguments)
+        with recorded(request, backend.name, kernel.wave_width or geometry.wave_size):
+            cycles = backend.run(request)
         stream.cycles += cycles or 0
 
     return call
