@@ -261,6 +261,7 @@ def loops(out: KernelBuffer[i32], a: KernelBuffer[i32], n: i32):
         return
     x = a[i] & 15
     total = 0
+    y: i32
     if (y := x * 2) > 20:
         total += y
     for j in range(x):
