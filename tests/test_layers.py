@@ -11,13 +11,13 @@ RANK = {
     "machine": 1, "lang": 1, "dispatch": 1, "xpu": 1,
     "noc": 2, "reference": 2, "compiler": 2,
     "model": 3,
-    "host": 4, "kernels": 4,
+    "host": 4, "kernels": 4, "backends": 4,
     "conformance": 5, "fuzz": 5, "view": 5,
     "cli": 6,
 }  # fmt: skip
 # Pairs on neighbouring layers that must share nothing but what lies below both.
 STRANGERS = {("reference", "compiler"), ("reference", "model"), ("compiler", "model"), ("compiler", "noc"),
-             ("reference", "noc"), ("model", "rtl")}  # fmt: skip
+             ("reference", "noc"), ("model", "rtl"), ("backends", "reference")}  # fmt: skip
 
 
 def layer_of(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,10 @@ def reasons():
 
 
 def both(kernel, arguments, how: Launch) -> str:
-    """Run a kernel by the walker on a copy of its memory, and as it runs by itself: bytes or error must be the same."""
+    """Run a kernel by the walker on a copy of its memory, and as it runs by itself: bytes or error must be the same.
+
+    With XPU_TEST_CPU=1 it also runs on the cpu back end, whose integers must be the same and whose floats near.
+    """
     allocations = {id(base(a)): base(a).copy() for a in arguments if is_memory(a)}
     error = None
     try:
@@ -57,6 +61,10 @@ def both(kernel, arguments, how: Launch) -> str:
     walked = {key: array.copy() for key, array in ((id(base(a)), base(a)) for a in arguments if is_memory(a))}
     for argument in filter(is_memory, arguments):
         base(argument)[...] = allocations[id(base(argument))]
+    if os.environ.get("XPU_TEST_CPU") == "1":
+        compare_cpu(kernel, arguments, how, walked, error)
+        for argument in filter(is_memory, arguments):
+            base(argument)[...] = allocations[id(base(argument))]
     try:
         path = run(kernel, arguments, how)
     except (xpu.Refused, xpu.Undefined) as raised:
@@ -66,6 +74,39 @@ def both(kernel, arguments, how: Launch) -> str:
     for argument in filter(is_memory, arguments):
         assert base(argument).tobytes() == walked[id(base(argument))].tobytes()
     return path
+
+
+def compare_cpu(kernel, arguments, how: Launch, walked: dict, error) -> None:
+    """The cpu back end against what the walker gave: memory, or an error of undefined behaviour."""
+    from kohakutpu.backends.cpu import CPU, execute
+    from kohakutpu.xpu.launch import Request
+
+    if isinstance(error, xpu.Refused):
+        return
+    grid, block = ((*((v,) if isinstance(v, int) else v), 1, 1)[:3] for v in (how.grid, how.block))
+    assert CPU.refusal(kernel) is None
+    request = Request(kernel, grid, block, 4096 if how.shared_bytes is None else how.shared_bytes, tuple(arguments))
+    try:
+        execute(CPU, request, how.wave_width or kernel.program.width or 8, True)
+    except xpu.Undefined as raised:
+        assert error is not None, f"only cpu found this undefined: {raised}"
+        return
+    assert error is None, f"cpu did not find: {error}"
+    for argument in filter(is_memory, arguments):
+        assert_near(base(argument), walked[id(base(argument))])
+
+
+def assert_near(found: np.ndarray, expected: np.ndarray, ulps: int = 4) -> None:
+    """Integers are the same; floats have at most so many units in the last place between them, NaN is NaN."""
+    if found.dtype.kind != "f":
+        assert found.tobytes() == expected.tobytes()
+        return
+    assert np.array_equal(np.isnan(found), np.isnan(expected))
+    order = np.dtype(f"i{found.dtype.itemsize}")
+    ranks = [a.view(order).astype(object) for a in (found, expected)]
+    signed = [np.where(r < 0, np.iinfo(order).min - r, r) for r in ranks]
+    apart = np.where(np.isnan(found), 0, np.abs(signed[0] - signed[1]))
+    assert not (apart > ulps).any(), (found, expected)
 
 
 def is_memory(value) -> bool:

@@ -1,0 +1,562 @@
+"""Control flow inside a wave: every statement runs under the mask of the lanes that are there.
+
+Code is reached only with a lane in its mask. Lanes that leave a loop or a function early are noted in masks of that
+loop or function; after a statement that lanes may leave, the mask is what it was without those.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from llvmlite import ir
+
+from kohakutpu.backends.lowering import LoweringTarget, void
+from kohakutpu.xpu import tree
+from kohakutpu.xpu.types import BOOL, Scalar, TileType, VectorType, u32
+
+from .emit import I1, I64, Value, llvm_type
+
+RETURN = "return"
+
+
+class Slot:
+    """Where a variable that changes lives: `pointer()` gives its place. `stride` as in Value."""
+
+    def __init__(self, emitter, kind: Scalar, stride: int | None, pointer):
+        self.emitter, self.kind, self.stride, self.pointer = emitter, kind, stride, pointer
+        self.type = llvm_type(kind) if stride is not None else emitter.vector(llvm_type(kind))
+
+    def load(self) -> Value:
+        """The value."""
+        return Value(self.emitter.builder.load(self.pointer(), typ=self.type), self.stride)
+
+    def store(self, value: Value, whole: bool = False) -> None:
+        """A new value, for the lanes of the mask; `whole` for all, as a declaration does."""
+        emitter = self.emitter
+        if self.stride is not None:
+            assert value.stride == self.stride, "a variable that was found uniform varies"
+            emitter.builder.store(value.ir, self.pointer())
+            return
+        new = emitter.spread(value)
+        if emitter.mask is not None and not whole:
+            new = emitter.builder.select(emitter.mask, new, self.load().ir)
+        emitter.builder.store(new, self.pointer())
+
+
+class Leaves:
+    """What a statement may leave early: the set of loops' (kind, loop) and RETURN, memoised."""
+
+    def __init__(self):
+        self._known: dict[int, frozenset] = {}
+
+    def of(self, node) -> frozenset:
+        """Of a statement or a block."""
+        if isinstance(node, tuple):
+            return frozenset().union(*map(self.of, node)) if node else frozenset()
+        if id(node) not in self._known:
+            match node:
+                case tree.Break(loop=loop) | tree.Continue(loop=loop):
+                    found = frozenset({(type(node), loop)})
+                case tree.Return():
+                    found = frozenset({RETURN})
+                case tree.If(then=then, otherwise=otherwise):
+                    found = self.of(then) | self.of(otherwise)
+                case tree.While() | tree.ForRange() | tree.ForStripe() | tree.ForBuffer():
+                    inner = {(tree.Break, node.loop), (tree.Continue, node.loop)}
+                    found = self.of(node.body) - inner
+                case _:
+                    found = frozenset()
+            self._known[id(node)] = found
+        return self._known[id(node)]
+
+
+class Flow(LoweringTarget):
+    """Variables, branches, loops and calls of a wave."""
+
+    @cached_property
+    def leaves(self) -> Leaves:
+        """See Leaves."""
+        return Leaves()
+
+    # Variables.
+    def place(self, kind, across: bool):
+        """A function that gives a fresh place of an LLVM type: on the stack, or `across` regions in scratch memory."""
+        if not across:
+            slot = self.alloca(kind)
+            return lambda: slot
+        return self.scratch_place(kind)
+
+    def slot(self, kind: Scalar, stride: int | None, across: bool) -> Slot:
+        """A slot of a scalar."""
+        type_ = llvm_type(kind) if stride is not None else self.vector(llvm_type(kind))
+        return Slot(self, kind, stride, self.place(type_, across))
+
+    def read(self, variable: tree.Variable):
+        return self.held(self.frame.values[variable])
+
+    def held(self, value):
+        """The value that a slot holds, or what is no slot itself."""
+        if isinstance(value, tuple) and value and isinstance(value[0], (Slot, Value)):
+            return tuple(self.held(part) for part in value)
+        return value.load() if isinstance(value, Slot) else value
+
+    def declare(self, variable: tree.Variable, value) -> None:
+        kind = variable.type
+        if isinstance(kind, TileType):
+            self.frame.values[variable] = self.new_tile(kind, value)
+            return
+        if value is None:
+            vector = isinstance(kind, VectorType)
+            zero = self.zero(kind.element if vector else kind if isinstance(kind, Scalar) else u32)
+            value = (zero,) * kind.count if vector else zero
+        across = variable in self.crossing
+        if variable not in self.assigned and not across:
+            self.frame.values[variable] = value
+            return
+        parts = value if isinstance(kind, VectorType) else (value,)
+        element = kind.element if isinstance(kind, VectorType) else kind if isinstance(kind, Scalar) else u32
+        slots = []
+        for part in parts:
+            stride = part.stride
+            if variable in self.assigned:
+                stride = None if variable in self.varying else 0
+            slot = self.slot(element, stride, across)
+            slot.store(part, whole=True)
+            slots.append(slot)
+        self.frame.values[variable] = tuple(slots) if isinstance(kind, VectorType) else slots[0]
+
+    def assign(self, variable: tree.Variable, value) -> None:
+        slots = self.frame.values[variable]
+        if isinstance(variable.type, TileType):
+            self.set_tile(variable.type, slots, value)
+        elif isinstance(slots, tuple):
+            for slot, part in zip(slots, value, strict=True):
+                slot.store(part)
+        else:
+            slots.store(value)
+
+    def assign_lane(self, node: tree.AssignLane) -> None:
+        """A lane of a vector."""
+        value, index = self.value(node.value), self.value(node.index)
+        slots = self.frame.values[node.variable]
+        if isinstance(node.index, tree.Literal) and 0 <= node.index.value < len(slots):
+            slots[node.index.value].store(value)
+            return
+        self.check_lane(node, index, len(slots), node.variable.type)
+        for lane, slot in enumerate(slots):
+            here = self.apply(lambda at, lane=lane: self.builder.icmp_unsigned("==", at, self.like(at, lane)), index)
+            slot.store(self.apply(self.builder.select, here, value, slot.load()))
+
+    def lane(self, node, lanes: tuple, index: Value) -> Value:
+        self.check_lane(node, index, len(lanes), node.vector.type)
+        found = lanes[0]
+        for number, value in enumerate(lanes[1:], 1):
+            if number >= 1 << node.index.type.bits - node.index.type.signed:
+                break
+            here = self.apply(lambda at, n=number: self.builder.icmp_unsigned("==", at, self.like(at, n)), index)
+            found = self.apply(self.builder.select, here, value, found)
+        return found
+
+    def check_lane(self, node, index: Value, count: int, kind) -> None:
+        """A lane that a vector does not have is undefined."""
+        if self.checked and count < 1 << node.index.type.bits:
+            bad = self.apply(lambda at: self.builder.icmp_unsigned(">=", at, self.like(at, count)), index)
+            self.check(bad, node.at, f"lane {{0}} of a {kind}", (node.index.type, index))
+
+    # Leaving early.
+    def leave_slot(self, key) -> Slot:
+        """The mask of those who left by a key, in the frame."""
+        return self.frame.state[key]
+
+    def open_leave(self, key, across: bool = False) -> Slot:
+        """A mask for a key, with nobody in it; its place is the caller's to clear on every entry."""
+        slot = self.slot(BOOL, None, across)
+        self.frame.state[key] = slot
+        return slot
+
+    def nobody(self, slot: Slot) -> None:
+        """Empty a mask."""
+        slot.store(Value(I1(0)), whole=True)
+
+    def leave(self, key) -> None:
+        """Those of the mask leave."""
+        slot = self.leave_slot(key)
+        slot.store(Value(self.builder.or_(slot.load().ir, self.full()), None), whole=True)
+
+    def remaining(self, mask, keys):
+        """A mask without those who left by any of the keys. An order that does not depend on hashes."""
+        for slot in sorted((self.leave_slot(key) for key in keys), key=id):
+            gone = self.builder.not_(slot.load().ir)
+            mask = gone if mask is None else self.builder.and_(mask, gone)
+        return mask
+
+    # Statements.
+    def block(self, body: tuple, mask) -> None:
+        """Statements under a mask with a lane in it."""
+        end = None
+        for number, statement in enumerate(body):
+            self.mask = mask
+            self.statement(statement)
+            if isinstance(statement, (tree.Break, tree.Continue, tree.Return)):
+                break
+            gone = self.leaves.of(statement) if number + 1 < len(body) else ()
+            if gone:
+                mask = self.remaining(mask, gone)
+                rest = self.builder.append_basic_block("rest")
+                end = end or self.builder.append_basic_block("end")
+                self.builder.cbranch(self.any(mask), rest, end)
+                self.builder.position_at_end(rest)
+        if end is not None:
+            self.builder.branch(end)
+            self.builder.position_at_end(end)
+
+    def statement(self, node: tree.Statement) -> None:
+        """One statement."""
+        match node:
+            case tree.Declare(variable=variable, value=value):
+                self.declare(variable, None if value is None else self.value(value))
+            case tree.DeclareShared():
+                self.declare_shared(node)
+            case tree.Assign(variable=variable, value=value):
+                self.assign(variable, self.value(value))
+            case tree.AssignLane():
+                self.assign_lane(node)
+            case tree.Store():
+                value = self.value(node.value)
+                self.store(node, self.value(node.memory), self.value(node.index), value)
+            case tree.StoreVector():
+                memory, index = self.value(node.memory), self.value(node.index)
+                self.store_vector(node, memory, index, self.value(node.value))
+            case tree.Evaluate(value=value):
+                self.value(value)
+            case tree.If():
+                self.choose(self.value(node.condition), lambda m: self.block(node.then, m),
+                            (lambda m: self.block(node.otherwise, m)) if node.otherwise else None)  # fmt: skip
+            case tree.While() | tree.ForRange() | tree.ForStripe() | tree.ForBuffer():
+                self.loop(node)
+            case tree.Break(loop=loop) | tree.Continue(loop=loop):
+                self.leave((type(node), loop))
+            case tree.Return(value=value):
+                self.give(node, value)
+
+    def give(self, node: tree.Return, value) -> None:
+        """A function's end."""
+        if value is not None:
+            held = self.value(value)
+            self.frame.state["result"] = held
+            slots = self.frame.state.get("results")
+            if slots is not None:
+                for slot, part in zip(slots, held if isinstance(held, tuple) else (held,), strict=True):
+                    slot.store(part)
+        if RETURN in self.frame.state:
+            self.leave(RETURN)
+
+    def choose(self, condition: Value, then, otherwise) -> None:
+        """Run either or both of two ways, each under its mask. The mask afterwards is the one before."""
+        b, mask = self.builder, self.mask
+        ways = [(condition.ir if condition.uniform else self.under(self.spread(condition)), then)]
+        if otherwise is not None:
+            if condition.uniform:
+                self.fork(condition.ir, lambda: then(mask), lambda: otherwise(mask))
+                self.mask = mask
+                return
+            no = b.not_(condition.ir)
+            ways.append((self.under(no), otherwise))
+        for lanes, way in ways:
+            if condition.uniform:
+                with self.when(lanes):
+                    way(mask)
+            else:
+                with self.when(self.any(lanes)):
+                    self.mask = lanes
+                    way(lanes)
+            self.mask = mask
+
+    def fork(self, condition, then, otherwise) -> None:
+        """if and else on a scalar."""
+        b = self.builder
+        yes, no, after = (b.append_basic_block(name) for name in ("yes", "no", "after"))
+        b.cbranch(condition, yes, no)
+        for block, way in ((yes, then), (no, otherwise)):
+            b.position_at_end(block)
+            way()
+            b.branch(after)
+        b.position_at_end(after)
+
+    def logical(self, node: tree.Logical) -> Value:
+        left = self.value(node.left)
+        b, mask = self.builder, self.mask
+        asked = left if node.op == "and" else self.apply(b.not_, left)
+        slot = self.slot(BOOL, None, False)
+        slot.store(left, whole=True)
+        uniform = []
+
+        def right(lanes):
+            self.mask = lanes
+            value = self.value(node.right)
+            uniform.append(value.uniform)
+            slot.store(value)
+
+        self.choose(asked, right, None)
+        self.mask = mask
+        found = slot.load()
+        if left.uniform and uniform[0]:
+            return Value(b.extract_element(found.ir, self.widen(self.first(), 32)))
+        return found
+
+    def select(self, node: tree.Select):
+        condition = self.value(node.condition)
+        mask, kind = self.mask, node.type
+        element = kind.element if isinstance(kind, VectorType) else kind
+        if isinstance(kind, TileType):
+            self.refuse("a choice of tiles", node.at)
+        if void(kind):
+            self.choose(condition, lambda m: self.arm(node.then, m), lambda m: self.arm(node.otherwise, m))
+            return None
+        count = kind.count if isinstance(kind, VectorType) else 1
+        slots = [self.slot(element, None, False) for _ in range(count)]
+        uniform = []
+
+        def way(arm):
+            def run(lanes):
+                self.mask = lanes
+                found = self.value(arm)
+                parts = found if isinstance(found, tuple) else (found,)
+                uniform.append(all(part.uniform for part in parts))
+                for slot, part in zip(slots, parts, strict=True):
+                    slot.store(part)
+
+            return run
+
+        self.choose(condition, way(node.then), way(node.otherwise))
+        self.mask = mask
+        found = [slot.load() for slot in slots]
+        if condition.uniform and all(uniform):
+            lane = self.first()
+            found = [Value(self.pick(part, lane)) for part in found]
+        return tuple(found) if isinstance(kind, VectorType) else found[0]
+
+    def arm(self, node, mask) -> None:
+        """An arm without a value."""
+        self.mask = mask
+        self.value(node)
+
+    # Loops.
+    def loop(self, node) -> None:
+        """A loop: a turn's lanes are those that are left of the last and pass the test."""
+        b, mask = self.builder, self.mask
+        gone = self.leaves.of(node.body)
+        own = {(tree.Break, node.loop), (tree.Continue, node.loop)}
+        for key in sorted(gone & own, key=str):
+            self.nobody(self.open_leave(key))
+        turns = self.turns(node)
+        head, body, after = (b.append_basic_block(name) for name in ("head", "body", "after"))
+        leaving = gone - {(tree.Continue, node.loop)}
+        dynamic = turns.varies or bool(leaving)
+        active = self.slot(BOOL, None, False) if dynamic else None
+        if dynamic:
+            active.store(Value(self.full(), None), whole=True)
+        turn = self.alloca(I64)
+        b.store(I64(0), turn)
+        b.branch(head)
+        b.position_at_end(head)
+        going = self.mask = active.load().ir if dynamic else mask
+        count = b.load(turn, typ=I64)
+        test = turns.test(count)
+        if test is None:
+            b.branch(body)
+        elif test.uniform:
+            b.cbranch(test.ir, body, after)
+        else:
+            going = self.under(self.spread(test))
+            b.cbranch(self.any(going), body, after)
+        b.position_at_end(body)
+        self.mask = going
+        turns.begin(count)
+        if (tree.Continue, node.loop) in gone:
+            self.nobody(self.leave_slot((tree.Continue, node.loop)))
+        self.block(node.body, going)
+        b.store(b.add(count, I64(1)), turn)
+        if dynamic:
+            left = self.remaining(going, leaving)
+            active.store(Value(left if left is not None else self.full(), None), whole=True)
+            if leaving:
+                b.cbranch(self.any(left), head, after)
+            else:
+                b.branch(head)
+        else:
+            b.branch(head)
+        b.position_at_end(after)
+        self.mask = mask
+
+    def turns(self, node):
+        """How a loop counts."""
+        if isinstance(node, tree.While):
+            return Tested(self, node)
+        return Counted(self, node)
+
+    # Calls.
+    def call(self, node, helper: tree.Function, arguments: list):
+        outer, mask = self.frame, self.mask
+        self.frames.append(outer)
+        self.body(helper, arguments, node)
+        last = helper.body[-1] if helper.body else None
+        early = self.leaves.of(helper.body[:-1]) or (last is not None and not isinstance(last, tree.Return)
+                                                     and self.leaves.of(last))  # fmt: skip
+        kind = helper.result
+        if early:
+            self.nobody(self.open_leave(RETURN))
+            if not void(kind):
+                element = kind.element if isinstance(kind, VectorType) else kind
+                count = kind.count if isinstance(kind, VectorType) else 1
+                slots = [self.slot(element, None, False) for _ in range(count)]
+                self.frame.state["results"] = slots
+                for slot in slots:
+                    slot.store(self.zero(element), whole=True)
+        self.block(helper.body, mask)
+        self.mask = mask
+        if not void(kind):
+            self.check_ended(node, helper, mask)
+        found = self.frame.state.get("result")
+        if early and not void(kind):
+            parts = tuple(slot.load() for slot in self.frame.state["results"])
+            if helper not in self.results:
+                parts = tuple(Value(self.pick(part, self.first())) for part in parts)
+            found = parts if isinstance(kind, VectorType) else parts[0]
+        self.frame = self.frames.pop()
+        return None if void(kind) else found
+
+    def check_ended(self, node, helper: tree.Function, mask) -> None:
+        """A helper that ends without the value that it promises is undefined."""
+        text = f"{helper.name} ends without the {helper.result} that it promises"
+        if RETURN in self.frame.state:
+            if not (helper.body and isinstance(helper.body[-1], tree.Return)):
+                back = self.builder.not_(self.leave_slot(RETURN).load().ir)
+                self.check(Value(back, None), node.at, text)
+        elif not (helper.body and isinstance(helper.body[-1], tree.Return)):
+            self.frame.state["result"] = self.nothing(helper.result)
+            self.check(Value(I1(1)), node.at, text)
+
+    def nothing(self, kind):
+        """Zero of a type."""
+        if isinstance(kind, VectorType):
+            return (self.zero(kind.element),) * kind.count
+        return self.zero(kind)
+
+    def call_tag(self, node: tree.CallTag, tag: Value, arguments: list):
+        """One helper after another, each for the lanes whose tag names it; past them nothing, and zero."""
+        kind, mask = node.type, self.mask
+        slots = []
+        if not void(kind):
+            element = kind.element if isinstance(kind, VectorType) else kind
+            slots = [self.slot(element, None, False) for _ in range(getattr(kind, "count", 1))]
+            for slot in slots:
+                slot.store(self.zero(element), whole=True)
+        for number, helper in enumerate(node.members):
+            here = self.apply(lambda at, n=number: self.builder.icmp_unsigned("==", at, self.like(at, n)), tag)
+
+            def run(lanes, helper=helper):
+                self.mask = lanes
+                found = self.call(node, helper, arguments)
+                if slots:
+                    for slot, part in zip(slots, found if isinstance(found, tuple) else (found,), strict=True):
+                        slot.store(part)
+
+            self.choose(here, run, None)
+        self.mask = mask
+        found = [slot.load() for slot in slots]
+        if tag.uniform and not self.results.intersection(node.members):
+            found = [Value(self.pick(part, self.first())) for part in found]
+        return None if void(kind) else tuple(found) if isinstance(kind, VectorType) else found[0]
+
+
+class Tested:
+    """The turns of a while loop."""
+
+    def __init__(self, flow: Flow, node: tree.While):
+        self.flow, self.node = flow, node
+        always = isinstance(node.condition, tree.Literal) and node.condition.value
+        self.varies = not always and flow.differs(node.condition)
+        self.always = always
+
+    def test(self, count) -> Value | None:
+        """Whether lanes go on; None if they do without asking."""
+        if self.always:
+            return None
+        if not self.node.test_last:
+            return self.flow.value(self.node.condition)
+        flow, mask = self.flow, self.flow.mask
+        slot = flow.slot(BOOL, None, False)
+        slot.store(Value(I1(1)), whole=True)
+        kept = []
+        with flow.when(flow.builder.icmp_unsigned("!=", count, I64(0))):
+            value = flow.value(self.node.condition)
+            kept.append(value.uniform)
+            slot.store(value)
+        flow.mask = mask
+        found = slot.load()
+        return Value(flow.pick(found, flow.first())) if not self.varies else found
+
+    def begin(self, count) -> None:
+        """A while loop sets nothing."""
+
+
+class Counted:
+    """The turns of a counted loop: how many there are for each lane, and the variables of one."""
+
+    def __init__(self, flow: Flow, node):
+        self.flow, self.node = flow, node
+        self.memory = None
+        if isinstance(node, tree.ForRange):
+            start, stop = flow.value(node.start), flow.value(node.stop)
+            self.kind, self.step = node.start.type, node.step
+        elif isinstance(node, tree.ForStripe):
+            stop = flow.value(node.count)
+            self.kind, self.step = node.variable.type, flow.width
+            start = flow.cast_lane(self.kind)
+        else:
+            self.memory, stop = flow.value(node.memory), flow.value(node.count)
+            self.kind, self.step = u32, None
+            start = flow.global_id(0)
+        self.start, self.stop_kind = start, (node.count if not isinstance(node, tree.ForRange) else node.stop).type
+        self.total = flow.apply(self.turns_between, start, stop)
+        self.varies = not self.total.uniform
+
+    def turns_between(self, start, stop):
+        """How many turns, as unsigned 64 bits. In 128 bits, where nothing wraps, if the bounds have 64."""
+        flow, b = self.flow, self.flow.builder
+        bits = 128 if max(self.kind.bits, self.stop_kind.bits) == 64 else 64
+        start, stop = flow.widen(start, bits, self.kind.signed), flow.widen(stop, bits, self.stop_kind.signed)
+        if self.step is None:
+            stride = flow.widen(flow.grid_stride(), bits)
+            stride = flow.broadcast(stride) if isinstance(start.type, ir.VectorType) else stride
+        else:
+            stride = flow.like(start, abs(self.step))
+        span = b.sub(stop, start) if self.step is None or self.step > 0 else b.sub(start, stop)
+        up = b.add(span, b.sub(stride, flow.like(span, 1)))
+        none = b.icmp_signed("<=", span, flow.like(span, 0))
+        count = up if self.step is not None and abs(self.step) == 1 else b.udiv(up, stride)
+        return flow.widen(b.select(none, flow.like(count, 0), count), 64)
+
+    def test(self, count) -> Value:
+        """Whether lanes have a turn of this number."""
+        flow = self.flow
+        if self.total.uniform:
+            return Value(flow.builder.icmp_unsigned("<", count, self.total.ir))
+        return Value(flow.builder.icmp_unsigned("<", flow.broadcast(count), flow.spread(self.total)), None)
+
+    def begin(self, count) -> None:
+        """Set the turn's variables."""
+        flow, b, node = self.flow, self.flow.builder, self.node
+        number = flow.widen(count, self.kind.bits)
+        step = flow.widen(flow.grid_stride(), self.kind.bits) if self.step is None else flow.like(number, self.step)
+        moved = b.mul(number, step)
+        if self.start.stride is not None:
+            at = Value(b.add(self.start.ir, moved), self.start.stride)
+        else:
+            at = Value(b.add(self.start.ir, flow.broadcast(moved)), None)
+        if isinstance(node, tree.ForBuffer):
+            flow.declare(node.index, at)
+            flow.declare(node.element, flow.load_at(node, self.memory, at, u32))
+        else:
+            flow.declare(node.variable, at)
