@@ -5,7 +5,7 @@ from __future__ import annotations
 from cocotb.task import resume
 
 from kohakutpu.host.model_transport import POLL_INTERVAL
-from kohakutpu.host.transport import Transport, TransportError, locate
+from kohakutpu.host.transport import Transport, Unanswered, locate
 from kohakutpu.isa import registers
 from kohakutpu.isa.memory import WORD_BYTES
 from kohakutpu.isa.registers import REGISTER_BYTES
@@ -62,7 +62,7 @@ class RtlTransport(Transport):
             self._moved, before = self.machine.activity, self._moved
             if self._moved == before:
                 report = self.machine.report()
-                raise TransportError(f"an access was not answered, and nothing has moved for {budget} cycles\n{report}")
+                raise Unanswered(f"an access was not answered, and nothing has moved for {budget} cycles\n{report}")
 
     async def _write_later(self, window: str, offset: int, data: bytes) -> None:
         self.accesses += len(data) // REGISTER_BYTES if window == "control" else 0

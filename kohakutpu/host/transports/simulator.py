@@ -1,0 +1,132 @@
+"""`Transport` to gates in a simulator that is started for it and ends with it.
+
+The simulator is another process (`sim.server`) and is reached over a private UNIX socket. It holds the reading end of a
+pipe whose writing end is here, so that it ends when this process does, however that ends.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kohakutpu.machine import Machine
+
+from ..transport import NoTransport, TransportError
+from .socket_transport import TIMEOUT, SocketTransport
+
+ROOT = Path(__file__).resolve().parents[3]
+SIMULATORS = ("verilator", "icarus")
+LOOK = 0.05  # s between two looks at a simulator that starts
+END_TIMEOUT = 30.0  # s that a simulator may take to end after the session
+TAIL = 4000  # characters of its log that an error shows
+SOCKET, TASK, LOG = "socket", "task", "log"
+
+
+class SimulatorTransport(SocketTransport):
+    """The gates of `machine` under `simulator`, compiled if they were not; `faults` as `rtl.top.MachineTop` has them.
+
+    `waves` is a folder for an FST of everything. Raises `NoTransport` without a checkout, a tool or a simulator that
+    starts, and `TransportError` from `close` when the simulation ended with a complaint.
+    """
+
+    def __init__(self, machine: Machine, *, simulator: str = "verilator", faults: Mapping[str, str] | None = None,
+                 waves: Path | None = None, timeout: float = TIMEOUT):  # fmt: skip
+        if not (ROOT / "sim" / "server.py").exists():
+            raise NoTransport(f"the gates are part of a checkout, and {ROOT} is none: clone the project and run `make env`")
+        self._folder = Path(tempfile.mkdtemp(prefix="kohakutpu-"))
+        self._process = None
+        try:
+            task = {"machine": machine, "simulator": simulator, "faults": dict(faults or {}), "waves": waves and waves.resolve()}
+            (self._folder / TASK).write_bytes(pickle.dumps(task))
+            self._start()
+            self._wait()
+            super().__init__(self._folder / SOCKET, machine, timeout=timeout)
+        except BaseException:
+            self._kill()
+            raise
+
+    def _start(self) -> None:
+        reading, self._lifeline = os.pipe()
+        try:
+            with open(self._folder / LOG, "wb") as log:
+                # A group of its own, so that a compiler or a simulator that it has started can be ended with it.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "sim.server", str(self._folder), str(reading)], cwd=ROOT, pass_fds=[reading],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                )  # fmt: skip
+        finally:
+            os.close(reading)
+
+    def _wait(self) -> None:
+        """Until the simulation listens; a compile takes minutes, and says so."""
+        said = 0
+        while not (self._folder / SOCKET).exists():
+            log = self._log()
+            for line in log[said:].splitlines(keepends=True):
+                if line.startswith("compiling") and line.endswith("\n"):
+                    print(line, end="", file=sys.stderr, flush=True)
+                said += len(line) if line.endswith("\n") else 0
+            if self._process.poll() is not None:
+                raise NoTransport(f"the simulation did not start (status {self._process.returncode})\n{self._log()[-TAIL:]}")
+            time.sleep(LOOK)
+
+    @property
+    def pid(self) -> int:
+        """The process, and process group, of the simulation."""
+        return self._process.pid
+
+    def _log(self) -> str:
+        path = self._folder / LOG
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _fate(self) -> str:
+        """What has become of the simulator, to be added to an error."""
+        if self._process is None:
+            return ""
+        try:
+            self._process.wait(2)  # its connection ends a little before it does
+        except subprocess.TimeoutExpired:
+            return f"\nthe simulator (process group {self.pid}) is still running, and is ended now"
+        return f"\nthe simulator has ended (status {self._process.returncode})\n{self._log()[-TAIL:]}"
+
+    def _converse(self, what: str, message: Any) -> Any:
+        try:
+            return super()._converse(what, message)
+        except TransportError:
+            if self._given_up:
+                self._kill()
+            raise
+
+    def _kill(self) -> None:
+        self._hang_up()
+        if self._process is not None:
+            if self._process.poll() is None:
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+            os.close(self._lifeline)
+        self._process = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """End the simulation. Raises `TransportError` when it had something to complain about, such as a broken port rule."""
+        if self._process is None:
+            return
+        try:
+            super().close()
+            status = self._process.wait(END_TIMEOUT)
+            complaint = f"the simulation ended badly (status {status})\n{self._log()[-TAIL:]}" if status else ""
+        except subprocess.TimeoutExpired:
+            complaint = f"the simulation did not end within {END_TIMEOUT:g} s of its session and was killed"
+        finally:
+            self._kill()
+        if complaint:
+            raise TransportError(complaint)
