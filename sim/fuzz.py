@@ -76,10 +76,11 @@ def _text(record: Record | None, trace: Trace, units: dict[int, int]) -> str:
     return f"cycle {record.cycle} {track.name} {value_text(track, record.value)}"
 
 
-def compare(on: Built, case: Case, played: Played, trace: Path) -> Finding | None:
+def compare(on: Built, case: Case, played: Played, trace: Path, *, latency: int | None = None) -> Finding | None:
     """Play the model's schedule on the gates `on`: every record of the trace must be the model's, and memory after.
 
-    `trace` is the model's. A broken port rule is a finding too, of kind 'rules'.
+    `trace` is the model's; `latency`, of the memory, is what the model's machine had if that was not `on`'s. A broken port
+    rule is a finding too, of kind 'rules'.
     """
     numbers = [program.number for program in case.programs]
     units = unit_types(on.machine)
@@ -95,7 +96,8 @@ def compare(on: Built, case: Case, played: Played, trace: Path) -> Finding | Non
                 contents = simulate(
                     on, "sim.fuzz:play", records=records,
                     schedule=[(cycle, flit.to_int()) for cycle, flit in played.schedule],
-                    cycles=played.cycles + TAIL, contents=image(case.memory), latency_seed=case.latency,
+                    cycles=played.cycles + TAIL, contents=image(case.memory), latency=latency,
+                    latency_seed=case.latency,
                 )  # fmt: skip
         except BrokenRules as error:
             rules = error

@@ -45,12 +45,13 @@ class RtlRun:
 
 def run_rtl(artifact: Artifact, machine: Machine, operands: Mapping[str, np.ndarray], *, simulator: str = "verilator",
             timeout: int | None = None, trace: Path | None = None, seed: int = 1, waves: Path | None = None,
+            window: tuple[int, int] | None = None,
             faults: Mapping[str, str] | None = None, latency: int | None = None,
             latency_seed: int | None = None) -> RtlRun:  # fmt: skip
     """Build `machine`'s gates (or take them from the cache) and run an artifact on them.
 
     `timeout` is the cycle budget of each wait; `trace` writes a trace to a file, while the simulation runs; `seed`,
-    `waves`, `latency` and `latency_seed` as `machine.simulate` has them; `faults` as `rtl.top.MachineTop` has them. Raises
+    `waves`, `window`, `latency` and `latency_seed` as `machine.simulate` has them; `faults` as `rtl.top.MachineTop` has them. Raises
     `NoAnswer` when a wait expires, `BrokenRules` when an endpoint broke a rule of its port, `ToolchainError` without the
     simulator, `BenchError` when it does not compile or crashes.
     """
@@ -59,7 +60,7 @@ def run_rtl(artifact: Artifact, machine: Machine, operands: Mapping[str, np.ndar
         machine = replace(machine, memory=replace(machine.memory, latency=latency))
     with recorded(trace, machine, built.links) if trace else nullcontext() as records:
         done = simulate(
-            built, "sim.kernels:execute", seed=seed, records=records, waves=waves, latency=latency,
+            built, "sim.kernels:execute", seed=seed, records=records, waves=waves, window=window, latency=latency,
             latency_seed=latency_seed, artifact=artifact, operands=dict(operands), timeout=timeout,
         )  # fmt: skip
     if done["refused"]:

@@ -42,7 +42,7 @@ from .trace import piped
 HISTORY = 20  # events of each node that a divergence shows
 AHEAD = 2000  # cycles that one side may be ahead of the other
 PATIENCE = 200  # cycles with records after a divergence in which its counterpart is looked for
-BEFORE, AFTER = 100, 50  # cycles around a divergence that are worth looking at in waves
+BEFORE, AFTER = 100, 50  # cycles around a divergence that waves are recorded of
 TEXT_WIDTH = 160
 WAIT = 0.2  # s between two looks at whether the other side has stopped
 
@@ -263,8 +263,8 @@ class Comparison:
             events = self._history[node]
             lines.append(f"the last {len(events)} events of {node}, equal on both sides:")
             lines += [f"  {self.text_of(event)}" for event in events]
-        window = f"cycles {max(record.cycle - BEFORE, 0)} to {record.cycle + AFTER}"
-        lines.append(f"to record waves, and look at {window}: {command}")
+        window = f"{max(record.cycle - BEFORE, 0)}:{record.cycle + AFTER}"
+        lines.append(f"to record waves of the gates around it: {command} --window {window}")
         return Divergence(record.cycle, self.name_of(record), *found, "\n".join(lines))
 
     def _units(self, record: Record, nodes: tuple[str, ...]) -> list[str]:

@@ -17,6 +17,7 @@ from kohakutpu.machine import Machine
 from rtl.mesh import endpoint_sites
 
 from . import monitor, runner
+from .inside import PERIOD, RESET_CYCLES
 from .machine_top import TOP, Text, machine_verilog
 from .toolchain import BUILD, ROOT
 from .waves import wave_path, write_views
@@ -52,6 +53,11 @@ def emitted(machine: Machine, agent: str, faults: Mapping[str, str] | None) -> T
     return Text(**json.loads(kept.read_text()))
 
 
+def start_of(cycle: int) -> int:
+    """When `cycle` begins, in ps of simulated time."""
+    return (RESET_CYCLES - 1 + cycle) * PERIOD * 1000
+
+
 def build(machine: Machine, *, simulator: str, agent: str = "orchestrator", waves: bool = False,
           faults: Mapping[str, str] | None = None) -> Built:  # fmt: skip
     """Emit and compile `machine`; taken from the cache when its Verilog is the same.
@@ -67,16 +73,19 @@ def build(machine: Machine, *, simulator: str, agent: str = "orchestrator", wave
 
 
 def simulate(built: Built, job: str, *, seed: int = 1, records: Path | None = None, waves: Path | None = None,
-             latency: int | None = None, latency_seed: int | None = None,
+             window: tuple[int, int] | None = None, latency: int | None = None, latency_seed: int | None = None,
              search: list[Path] | None = None, **arguments):  # fmt: skip
     """Run `job` ("module:function") on a machine out of reset; returns what it returns, raises what it raises.
 
     Raises `BrokenRules` when a checker has seen a broken rule by the end of a job that raised nothing.
     `records` is a file or a named pipe, for what `sim.trace` reads. `waves` is a folder for an FST of everything and the
-    views of `sim.waves`, of a machine that was built with waves. `latency` lowers that of the memory, and with
-    `latency_seed` every burst's is drawn from 1 to it, as on the models.
+    views of `sim.waves`, of a machine that was built with waves; `window` is the first and the last cycle to record, all by
+    default. `latency` lowers that of the memory, and with `latency_seed` every burst's is drawn from 1 to it, as on the
+    models.
     """
     options = {"records": records, "latency": latency, "latency_seed": latency_seed}
+    if window is not None:
+        options |= {"waves_from": start_of(window[0]), "waves_to": start_of(window[1] + 1) - 1}
     with tempfile.TemporaryDirectory(dir=built.folder, prefix="job-") as name:
         path = Path(name) / "job.task"
         machine = built.machine
@@ -87,7 +96,7 @@ def simulate(built: Built, job: str, *, seed: int = 1, records: Path | None = No
         path.write_bytes(pickle.dumps(task))
         if waves is not None:
             waves.mkdir(parents=True, exist_ok=True)
-            write_views(machine, built.links, waves)
+            write_views(machine, built.links, waves, options.get("waves_from", 0))
         runner.run(
             built.folder, top=TOP, simulator=built.simulator, module="sim.inside", expected=["job"], seed=seed,
             waves=waves is not None, wave_file=wave_path(machine, waves).resolve() if waves else None,

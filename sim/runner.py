@@ -45,14 +45,44 @@ class Verdict:
     skipped: list[str] = field(default_factory=list)
 
 
+# Both simulators record waves from `+waves_from=T` to `+waves_to=T`, in ps; all of them by default.
+DUMP = "tfp->dump(main_time);"
+DUMP_WINDOW = """
+            static const auto bound = [](const char *name, vluint64_t otherwise) {
+                const std::string found = Verilated::commandArgsPlusMatch(name);
+                return found.empty() ? otherwise : std::stoull(found.substr(found.find('=') + 1));
+            };
+            static const vluint64_t from = bound("waves_from=", 0), to = bound("waves_to=", ~0ULL);
+            if (main_time >= from && main_time <= to) tfp->dump(main_time);
+"""
+WINDOW_TOP = "waves_window"
+ICARUS_WINDOW = f"""`timescale 1ps/1ps
+module {WINDOW_TOP}();
+  time first, last;
+  initial if ($value$plusargs("waves_from=%d", first)) begin
+    #1 $dumpoff;
+    #(first - 1) $dumpon;
+    if ($value$plusargs("waves_to=%d", last)) #(last - first) $dumpoff;
+  end
+endmodule
+"""
+
+
 class PortsOnlyVerilator(cocotb_runner.Verilator):
-    """Verilator without `--public-flat-rw`: only what the control file names is reachable from Python."""
+    """Verilator without `--public-flat-rw`: only what the control file names is reachable from Python. Waves are FST, and
+    can be of a part of the run."""
 
     def _build_command(self):
         commands = super()._build_command()
         commands[0] = [item for item in commands[0] if item != "--public-flat-rw"]
         if self.waves:
-            commands[0] = ["--trace-fst" if item == "--trace" else item for item in commands[0]]
+            (main,) = [item for item in commands[0] if item.endswith("/verilator.cpp")]
+            text = Path(main).read_text()
+            if text.count(DUMP) != 1:
+                raise ToolchainError(f"cocotb's main program for Verilator has {text.count(DUMP)} lines {DUMP!r}, not one")
+            ours = Path(self.build_dir) / "main.cpp"
+            ours.write_text(text.replace(DUMP, DUMP_WINDOW))
+            commands[0] = [{"--trace": "--trace-fst", main: str(ours)}.get(item, item) for item in commands[0]]
         return commands
 
 
@@ -98,7 +128,7 @@ def build(verilog: str, *, top: str, simulator: str, waves: bool = False, public
         raise ToolchainError(f"unknown simulator {simulator!r}: expected one of {', '.join(SIMULATORS)}")
     control = public or control_file(top)
     recipe = [*VERILATOR_ARGUMENTS, *ICARUS_ARGUMENTS, MAKE_OPTIONS, version("cocotb"), sys.version]
-    recorded = "WAVES" if waves else "False"
+    recorded = DUMP_WINDOW + ICARUS_WINDOW if waves else "False"
     key = hashlib.sha256("\0".join([verilog, top, simulator, recorded, control, *recipe]).encode()).hexdigest()[:24]
     folder = BUILD / "sim" / f"{top}-{simulator}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -137,6 +167,10 @@ def _compile(folder: Path, verilog: str, control: str, *, top: str, simulator: s
             sources = [settings, source]
         else:
             runner, arguments, sources = cocotb_runner.Icarus(), ICARUS_ARGUMENTS, [source]
+            if waves:
+                window = folder / f"{WINDOW_TOP}.v"
+                window.write_text(ICARUS_WINDOW)
+                arguments, sources = [*arguments, "-s", WINDOW_TOP], [*sources, window]
         try:
             runner.build(
                 sources=sources, hdl_toplevel=top, build_dir=folder, waves=waves, always=True,

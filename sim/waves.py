@@ -23,14 +23,14 @@ def wave_path(machine: Machine, folder: Path) -> Path:
     return folder / f"{machine.name}.fst"
 
 
-def write_views(machine: Machine, links: list[str], folder: Path) -> list[str]:
-    """Write everything but the waves themselves into `folder`; returns the names of the files.
+def write_views(machine: Machine, links: list[str], folder: Path, start: int = 0) -> list[str]:
+    """Write everything but the waves themselves, which begin at `start` ps, into `folder`; returns the names of the files.
 
     `units.gtkw` has a group for each endpoint and each router with the fields of the flits on its links; the others are
     those of `kohakutpu.view.waves`.
     """
     topology = Topology(machine, links)
-    files = {**wave_files(topology, folder), UNITS: (units_view(topology, folder.resolve()), False)}
+    files = {**wave_files(topology, folder), UNITS: (units_view(topology, folder.resolve(), start), False)}
     for name, (text, executable) in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,10 +40,10 @@ def write_views(machine: Machine, links: list[str], folder: Path) -> list[str]:
     return sorted(files)
 
 
-def units_view(topology: Topology, folder: Path) -> str:
+def units_view(topology: Topology, folder: Path, start: int = 0) -> str:
     """A GTKWave save file: the links of each unit, in and out, then those between routers."""
     machine = topology.machine
-    lines = [f"[*] links of {machine.name} by unit", f'[dumpfile] "{wave_path(machine, folder)}"', "[timestart] 0"]
+    lines = [f"[*] links of {machine.name} by unit", f'[dumpfile] "{wave_path(machine, folder)}"', f"[timestart] {start}"]
     wires = list(enumerate(topology.wires))
     endpoints = [place.name for place in topology.places]
     for name in endpoints:

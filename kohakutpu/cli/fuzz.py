@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kohakutpu.fuzz.campaign import Campaign, check_machine
+from kohakutpu.fuzz.campaign import BATCH, Campaign, check_machine
 from kohakutpu.fuzz.coverage import Coverage
 from kohakutpu.fuzz.program import ProgramError, from_text, to_text
 from kohakutpu.fuzz.report import print_coverage
@@ -33,6 +33,9 @@ class FuzzError(ValueError):
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--machine", metavar="M", help="machine, by name or file (default mm_mesh)")
     parser.add_argument("--programs", type=int, metavar="N", help="how many (default 200)")
+    parser.add_argument(
+        "--start", type=int, default=0, metavar="N", help=f"of a seed's programs, begin with N, a multiple of {BATCH}"
+    )
     parser.add_argument("--seed", type=int, default=0, help="which ones (default 0)")
     parser.add_argument(
         "--engine", choices=ENGINES, default="model", help="models against the oracle, or gates against models too"
@@ -47,6 +50,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--gate-fault", metavar="UNIT=NAME", help="plant a fault in the gates of one endpoint or router"
     )
     parser.add_argument("--coverage", type=Path, metavar="FILE", help="write functional coverage as JSON")
+    parser.add_argument("--bins", action="store_true", help="name every bin that was not hit, or is left out")
     parser.add_argument(
         "--merge", type=Path, nargs="+", default=[], metavar="FILE", help="add the coverage of earlier runs"
     )
@@ -63,12 +67,18 @@ def _coverage_only(args: argparse.Namespace) -> bool:
 
 def main(args: argparse.Namespace) -> int:
     console = Console(width=None if Console().is_terminal else 120)
-    if args.seed < 0 or (args.programs is not None and args.programs < 0):
-        raise FuzzError(f"--seed {args.seed} --programs {args.programs}: neither is negative")
+    for name in ("seed", "programs", "start"):
+        if (given := getattr(args, name)) is not None and given < 0:
+            raise FuzzError(f"--{name} {given}: a number from 0 on is expected")
+    if args.start % BATCH:
+        raise FuzzError(
+            f"--start {args.start}: {BATCH} programs share a machine, and the first of them is a multiple of {BATCH}, "
+            f"such as {args.start - args.start % BATCH}"
+        )
     if _coverage_only(args) and not args.merge:
         raise FuzzError("--programs 0 is for adding coverage files: there is no --merge")
-    if args.replay and args.programs is not None:
-        raise FuzzError("--replay plays what the file holds: it does not go with --programs")
+    if args.replay and (args.programs is not None or args.start):
+        raise FuzzError("--replay plays what the file holds: it does not go with --programs and --start")
     if args.gate_fault and args.engine != "rtl":
         raise FuzzError("--gate-fault is about the gates: it needs --engine rtl")
     case = None
@@ -100,11 +110,16 @@ def main(args: argparse.Namespace) -> int:
                 campaign.finding = campaign.play(case)
             else:
                 campaign.say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
-                campaign.run(200 if args.programs is None else args.programs)
-        print_coverage(coverage, console)
+                try:
+                    campaign.run(200 if args.programs is None else args.programs, args.start)
+                except KeyboardInterrupt:
+                    if campaign.smallest is None:
+                        raise
+                    campaign.say("stopped; it may not be as small as it could be")
+        print_coverage(coverage, console, every_bin=args.bins)
         print_outcome(campaign, args, console)
     else:
-        print_coverage(coverage, console)
+        print_coverage(coverage, console, every_bin=args.bins)
     if args.coverage:
         write_atomically(args.coverage, (coverage.to_json() + "\n").encode())
     if campaign.finding is None:

@@ -45,11 +45,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--latency", type=int, metavar="N", help="of the memory, 1 to the machine's")
     parser.add_argument("--latency-seed", type=int, metavar="S", help="draw each burst's latency, from 1 on")
     parser.add_argument("--waves", type=Path, metavar="DIR", help="run the gates alone and record waves there")
+    parser.add_argument(
+        "--window", type=cycle_window, metavar="A:B", help="record cycles A to B only, counted from reset (default all)"
+    )
     parser.add_argument("--timeout", type=int, metavar="CYCLES", help="cycle budget of each wait")
     parser.add_argument(
         "--fault", **repeatable, metavar="FAULT",
         help="NAME injects a fault into the models, PLACE=NAME, such as cluster0=lane-tie, into the gates (repeatable)",
     )  # fmt: skip
+
+
+def cycle_window(text: str) -> tuple[int, int]:
+    """(first, last) of 'A:B'."""
+    first, _, last = text.partition(":")
+    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected two cycles A:B, the first not behind the last")
+    return int(first), int(last)
 
 
 def every_kernel() -> Iterator[Kernel]:
@@ -99,6 +110,16 @@ def again(args: argparse.Namespace, kernel: str) -> str:
     return shlex.join(words)
 
 
+def print_all(outcomes: list, machine: Machine) -> None:
+    """The line under the runs of all kernels."""
+    if not outcomes:
+        raise ArgumentError(f"{machine.name} can run none of the kernels: nothing was compared")
+    events = sum(outcome.events for outcome in outcomes)
+    differing = sum(outcome.divergence is not None for outcome in outcomes)
+    both = "" if differing else f", {sum(outcome.cycles for outcome in outcomes):,} cycles both"
+    print(f"{len(outcomes)} kernels on {machine.name}: {events:,} events, {differing} differing{both}")
+
+
 def main(args: argparse.Namespace) -> int:
     machine = load(args.machine)
     machine.require_mesh()
@@ -113,13 +134,15 @@ def main(args: argparse.Namespace) -> int:
         raise ArgumentError(f"--seed {args.seed}: a seed is not negative")
     if args.waves is not None and not args.kernel:
         raise ArgumentError("--waves records one run: name its KERNEL")
+    if args.window is not None and args.waves is None:
+        raise ArgumentError("--window is about waves: it goes with --waves DIR")
     side = gates("sim.lockstep")
     setting = side.Setting(
         simulator=args.simulator, latency=args.latency, latency_seed=args.latency_seed, timeout=args.timeout,
         faults=tuple(fault for fault in args.fault if "=" not in fault),
         gate_faults=tuple(pairs([fault for fault in args.fault if "=" in fault], "--fault", "place=name").items()),
     )  # fmt: skip
-    status = 0
+    status, outcomes = 0, []
     for kernel in [kernel_of(args)] if args.kernel else every_kernel():
         try:
             artifact, operands = compiled(kernel, machine, args)
@@ -129,20 +152,27 @@ def main(args: argparse.Namespace) -> int:
             print(f"{kernel.name} on {machine.name}: not run, as this machine cannot: {error}")
             continue
         if args.waves is not None:
-            gates("sim.kernels").run_rtl(
+            done = gates("sim.kernels").run_rtl(
                 artifact, machine, operands, simulator=args.simulator, timeout=args.timeout, latency=args.latency,
                 latency_seed=args.latency_seed, faults=dict(setting.gate_faults) or None, waves=args.waves,
+                window=args.window,
             )  # fmt: skip
-            print(f"{kernel.name} on {machine.name}: waves of the gates are in {args.waves}")
+            if args.window and args.window[0] >= done.simulated:
+                raise ArgumentError(f"--window {args.window[0]}:{args.window[1]}: the run ended with cycle {done.simulated - 1}")
+            which = f"cycles {args.window[0]} to {args.window[1]}" if args.window else "all cycles"
+            print(f"{kernel.name} on {machine.name}: waves of the gates, {which}, are in {args.waves}")
             continue
         command = again(args, args.kernel or f"{kernel.function.__module__}:{kernel.name}")
         outcome = side.lockstep(artifact, machine, operands, setting, command=command)
+        outcomes.append(outcome)
         differing = 0 if outcome.divergence is None else 1
         print(f"{kernel.name} on {machine.name}: {outcome.events:,} events, {differing} differing", end="")
         if outcome.divergence is None:
-            print(f", {outcome.cycles:,} cycles both")
+            print(f", {outcome.cycles:,} cycles both", flush=True)
             continue
         print(f"\n{outcome.divergence.text}")
         status = 1
+    if not args.kernel:
+        print_all(outcomes, machine)
     sys.stdout.flush()
     return status

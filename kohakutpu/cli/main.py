@@ -20,6 +20,7 @@ COMMANDS = (
 OURS = ("kohakutpu", "rtl", "sim")  # packages whose errors say enough without a traceback
 
 OK, WRONG, REFUSED, NO_TRANSPORT, NO_ANSWER = range(5)
+STOPPED = 130  # by Ctrl-C, as shells have it
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -74,6 +75,9 @@ def main(argv: list[str] | None = None) -> int:
         # The reader of a pipe has gone; keep the interpreter from complaining about it on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
+    except KeyboardInterrupt:
+        print(f"kohakutpu {command}: stopped", file=sys.stderr)
+        return STOPPED
     except Exception as error:
         status = status_of(error)
         if status is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from kohakutpu.fuzz.generate import Generator
 from kohakutpu.fuzz.judge import Judge
 from kohakutpu.fuzz.play import IMAGE, Endless, Player, image
 from kohakutpu.fuzz.program import Case
-from kohakutpu.fuzz.shrink import Finding, Shrinker
+from kohakutpu.fuzz.shrink import Finding, Shrinker, up_to
 from kohakutpu.fuzz.watch import Watch
 from kohakutpu.isa.flit import Flit
 from kohakutpu.machine import Machine, MachineError
@@ -23,6 +24,7 @@ from kohakutpu.model.system import System
 from kohakutpu.noc.trace import Orderer, Trace
 
 BATCH = 50  # programs that one machine plays
+SILENCE = 5.0  # s between two words about a case that is being made small
 
 
 @dataclass
@@ -113,11 +115,12 @@ class Campaign:
     finding: Finding | None = None
     smallest: Case | None = None
 
-    def run(self, count: int) -> None:
-        """Play programs 0 to `count` - 1."""
+    def run(self, count: int, start: int = 0) -> None:
+        """Play programs `start` to `start` + `count` - 1. With `start` a multiple of `BATCH` they find their machine as in a
+        run from 0 on."""
         generator = Generator(self.machine, self.seed)
-        for first in range(0, count, BATCH):
-            numbers = range(first, min(first + BATCH, count))
+        for first in range(start, start + count, BATCH):
+            numbers = range(first, min(first + BATCH, start + count))
             latency = self.seed + first if first // BATCH % 2 else None  # random in every other batch
             case = Case(
                 self.machine.name, self.seed + first, tuple(generator.program(number) for number in numbers), latency
@@ -126,10 +129,26 @@ class Campaign:
             self.say(f"{self.programs} programs, {self.cycles:,} cycles")
             if self.finding is not None:
                 self.say(f"{self.finding.text}\nmaking it small, in at most {self.tries} tries")
-                shrinker = Shrinker(self._fails, self.finding.kind, self.tries)
-                self.smallest = shrinker.shrink(case, self.finding.program)
-                self.finding = self._fails(self.smallest) or self.finding
+                self._shrink(case)
                 return
+
+    def _shrink(self, case: Case) -> None:
+        """Make `case` small; `smallest` is at any time the smallest that is known to fail."""
+        self.smallest, spoken = up_to(case, self.finding.program), time.monotonic()
+
+        def fails(case: Case) -> Finding | None:
+            nonlocal spoken
+            found = self._fails(case)
+            if found is not None and found.kind == self.finding.kind:
+                self.smallest = case
+            if time.monotonic() - spoken >= SILENCE:
+                spoken = time.monotonic()
+                self.say(f"{self.tries - shrinker.tries} tries, {self.smallest.size} flits are left")
+            return found
+
+        shrinker = Shrinker(fails, self.finding.kind, self.tries)
+        shrinker.shrink(self.smallest)
+        self.finding = self._fails(self.smallest) or self.finding
 
     def play(self, case: Case) -> Finding | None:
         """Play one case, and count it."""

@@ -27,6 +27,12 @@ class Finding(NamedTuple):
 Fails = Callable[[Case], Finding | None]
 
 
+def up_to(case: Case, program: int) -> Case:
+    """`case` without the programs behind number `program`."""
+    end = next(at for at, each in enumerate(case.programs) if each.number == program) + 1
+    return case._replace(programs=case.programs[:end])
+
+
 class Shrinker:
     """Smaller cases that fail with the same kind of finding.
 
@@ -45,11 +51,9 @@ class Shrinker:
         found = self._fails(case)
         return found is not None and found.kind == self._kind
 
-    def shrink(self, case: Case, program: int) -> Case:
-        """The smallest case found; `program` is the number of the one that failed, the last that matters."""
-        end = next(at for at, each in enumerate(case.programs) if each.number == program) + 1
-        case = case._replace(programs=case.programs[:end])
-        count = 1
+    def shrink(self, case: Case) -> Case:
+        """The smallest case found; the last program of `case` is the one that failed (`up_to`)."""
+        count, end = 1, len(case.programs)
         while count < end:  # the state that the programs before leave may be needed
             if self._still(smaller := case._replace(programs=case.programs[-count:])):
                 case = smaller

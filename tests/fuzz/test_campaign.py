@@ -8,7 +8,7 @@ from kohakutpu.fuzz.campaign import Campaign, play_case
 from kohakutpu.fuzz.generate import Generator
 from kohakutpu.fuzz.oracle import Oracle, Unjudged
 from kohakutpu.fuzz.program import Case, from_text, to_text
-from kohakutpu.fuzz.shrink import Finding, Shrinker
+from kohakutpu.fuzz.shrink import Finding, Shrinker, up_to
 from kohakutpu.machine import load
 from kohakutpu.model import faults as registry
 from kohakutpu.model.system import System
@@ -75,7 +75,7 @@ def test_shrinking_keeps_what_fails():
         return Finding("answer", "", 7) if all(flit in flits for flit in wanted) else None
 
     shrinker = Shrinker(fails, "answer", 500)
-    smallest = shrinker.shrink(case, 7)
+    smallest = shrinker.shrink(up_to(case, 7))
     assert fails(smallest) and smallest.size == 2
 
 

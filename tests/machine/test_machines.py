@@ -38,11 +38,11 @@ PUBLISHED = {
 # maps of which only the counts are known: ports, clusters, vector cores
 COUNTED = {"2x4": (4, 8, 8), "4x2": (2, 4, 10), "4x2_4+4": (4, 4, 4), "4x4": (4, 8, 12), "4x5": (4, 8, 16)}
 MESHES = [name for name in list_machines() if name != "seed_case"]
-SHIPS = [name for name in MESHES if name not in ("mm_mesh", "mm_mesh_links", "quad")]
+SHIPS = [name for name in MESHES if name not in ("mm_mesh", "mm_mesh_links", "quad", "uneven")]
 
 
 def test_nothing_ships_untested():
-    assert sorted([*PUBLISHED, *COUNTED, "quad", "seed_case"]) == list_machines()
+    assert sorted([*PUBLISHED, *COUNTED, "quad", "seed_case", "uneven"]) == list_machines()
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -68,6 +68,14 @@ def test_quad():
     assert [machine.site_kind(*unit.xy) for unit in machine.clusters] == ["local"] * 4
     assert [machine.site_kind(*unit.xy) for unit in machine.vectors] == ["edge"] * 4
     assert len(machine.ports) == 2
+
+
+def test_uneven():
+    """Row 1 has three units, row 2 one, and each row a memory port of its own."""
+    machine = load("uneven")
+    rows = [[unit.xy for unit in machine.units if unit.y == row] for row in (1, 2)]
+    assert rows == [[(1, 1), (2, 1), (3, 1)], [(1, 2)]]
+    assert [port.xy for port in machine.ports] == WEST2
 
 
 @pytest.mark.parametrize("name", MESHES)

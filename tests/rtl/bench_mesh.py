@@ -8,6 +8,7 @@ import random
 import cocotb
 
 from kohakutpu.isa.flit import Flit, FlitType, node
+from kohakutpu.machine import load
 from support.links import Links, bursts, stutter
 from support.mesh_model import run_mesh
 from support.mesh_top import grid, inner_links
@@ -16,7 +17,8 @@ from support.models import compare
 from rtl.mesh import endpoint_sites
 
 NX, NY, DEPTH = (int(os.environ[name]) for name in ("NX", "NY", "DEPTH"))
-MACHINE = grid(NX, NY, DEPTH)
+MESH_OF = os.environ.get("MESH_OF")  # of a machine whose mesh it is, in place of a grid that is full of endpoints
+MACHINE = load(MESH_OF) if MESH_OF else grid(NX, NY, DEPTH)
 SITES = {name: node(x, y) for name, (x, y) in endpoint_sites(MACHINE).items()}
 INNER = inner_links(MACHINE)
 FACTOR = int(os.environ.get("FACTOR", "1"))  # how much more random traffic than usual

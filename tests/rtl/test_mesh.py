@@ -32,6 +32,15 @@ def test_mesh(nx, ny, simulator):
     assert len(run(nx, ny, simulator).passed) == 5
 
 
+@pytest.mark.parametrize("name", ["mm_mesh", "uneven", pytest.param("quad", marks=pytest.mark.slow)])
+def test_mesh_of_a_machine(name):
+    """Traffic between all endpoints of machines that are held against their models as a whole, too."""
+    machine = load(name)
+    top = LinkTop(MeshTop(machine))
+    sizes = {"nx": machine.nx, "ny": machine.ny, "depth": machine.fifo_depth}
+    assert len(run_bench(top, "bench_mesh", name="mesh", simulator="icarus", mesh_of=name, **sizes).passed) == 5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_mesh_with_much_more_traffic(size):

@@ -9,7 +9,7 @@ offers `Port`, and makes 163 checks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,7 +19,16 @@ from kohakutpu.isa.flit import Flit, FlitType, node
 from kohakutpu.isa.signals import CU_DATA, CU_SIGNAL, SignalCode
 from kohakutpu.isa.vector import DescField, Opcode
 
-AGENT, CLUSTER, CORE = node(1, 1), node(2, 1), node(1, 0)
+
+class Places(NamedTuple):
+    """Nodes that take part: the bench's, in the agent's place, a cluster and the vector core that it drains to."""
+
+    agent: int
+    cluster: int
+    core: int
+
+
+AGENT, CLUSTER, CORE = MM_MESH = Places(node(1, 1), node(2, 1), node(1, 0))
 GM = GN = 3
 NK = 2
 TILES = GM * GN
@@ -61,22 +70,21 @@ def operands(seed: int = 7) -> tuple[np.ndarray, np.ndarray]:
     return (random.integers(-4, 4, (4 * GM, 32 * NK)).astype(np.int8), random.integers(-4, 4, (32 * NK, 4 * GN)).astype(np.int8))
 
 
-def _burst(buffer: int, image: np.ndarray) -> list[Flit]:
+def _burst(at: Places, buffer: int, image: np.ndarray) -> list[Flit]:
     """A CU_DATA burst of operand words to the cluster's `buffer`."""
     data = words.to_ints(image.reshape(-1, 8))
     head = CU_DATA.encode(buf=buffer, offset=0, len=len(data) - 1)
-    flits = [Flit(CLUSTER, AGENT, FlitType.CU_DATA, 0, 0, 0, head)]
-    flits += [Flit(CLUSTER, AGENT, FlitType.CU_DATA, 0, int(i == len(data) - 1), 0, word) for i, word in enumerate(data)]
-    return flits
+    flit = Flit(at.cluster, at.agent, FlitType.CU_DATA, 0, 0, 0, head)
+    return [flit, *(flit._replace(last=int(i == len(data) - 1), payload=word) for i, word in enumerate(data))]
 
 
-def _instruction(target: int, payload: int) -> Flit:
-    return Flit(target, AGENT, FlitType.CU_INST, TXN, 0, 0, payload)
+def _instructions(target: int, agent: int, *payloads: int) -> list[Flit]:
+    return [Flit(target, agent, FlitType.CU_INST, TXN, 0, 0, payload) for payload in payloads]
 
 
-def to_core(*payloads: int) -> list[Flit]:
+def to_core(*payloads: int, at: Places = MM_MESH) -> list[Flit]:
     """Instructions for the vector core."""
-    return [_instruction(CORE, payload) for payload in payloads]
+    return _instructions(at.core, at.agent, *payloads)
 
 
 def _image(start: int, program: list[int]) -> list[int]:
@@ -87,24 +95,24 @@ def _dim(ad: int, stride: int, bound: int) -> int:
     return vector.DESC_DIM.encode(ad=ad, field=DescField.DIM0, stride=stride, bound=bound)
 
 
-def phases(a: np.ndarray, b: np.ndarray) -> list[list[Flit]]:
+def phases(a: np.ndarray, b: np.ndarray, at: Places = MM_MESH) -> list[list[Flit]]:
     """The 99 flits in four groups, each sent after the waits of the one before."""
     ones = np.full((TILES, mxfp7.LANES), UNIT_SCALE, np.uint8)
     entries_a = a.reshape(GM, 4, NK, 32).transpose(0, 2, 1, 3).reshape(-1, 4, 32)
     entries_b = b.T.reshape(GN, 4, NK, 32).transpose(0, 2, 1, 3).reshape(-1, 4, 32)
     gemm = cluster.GEMM.encode(gm=GM, gn=GN, nk=NK)
-    ax, ay = AGENT & 15, AGENT >> 4
+    ax, ay = at.agent & 15, at.agent >> 4
     drain = {"op": cluster.Op.DRAIN, "n": TILES, "nk": 0, "dnode": 1}  # the recorded bench leaves nk clear
     agent_drain = cluster.WORD.encode(**drain, dst_x=ax, dst_y=ay)
-    core_drain = cluster.WORD.encode(**drain, dst_x=CORE & 15, dst_y=CORE >> 4, dflags=1, dack_x=ax, dack_y=ay)
+    core_drain = cluster.WORD.encode(**drain, dst_x=at.core & 15, dst_y=at.core >> 4, dflags=1, dack_x=ax, dack_y=ay)
     scales = ones[: len(entries_a)]
-    first = _burst(0, _first_word_scales(mxfp7.pack(entries_a, scales, "A")))
-    first += _burst(1, _first_word_scales(mxfp7.pack(entries_b, scales, "B")))
-    first += [_instruction(CLUSTER, gemm), _instruction(CLUSTER, agent_drain)]
-    second = [_instruction(CLUSTER, gemm), _instruction(CLUSTER, core_drain)]
+    first = _burst(at, 0, _first_word_scales(mxfp7.pack(entries_a, scales, "A")))
+    first += _burst(at, 1, _first_word_scales(mxfp7.pack(entries_b, scales, "B")))
+    first += _instructions(at.cluster, at.agent, gemm, agent_drain)
+    second = _instructions(at.cluster, at.agent, gemm, core_drain)
     copy = [vector.encode(Opcode.VDRAIN, ad=0), vector.encode(Opcode.VHALT)]
     base = lambda ad, address: vector.DESC_BASE.encode(ad=ad, field=DescField.BASE, base=address)  # noqa: E731
-    third = to_core(*_image(0, copy), base(0, DRAINED), _dim(0, 32, TILES), vector.RUN.encode(pc=0))
+    third = to_core(*_image(0, copy), base(0, DRAINED), _dim(0, 32, TILES), vector.RUN.encode(pc=0), at=at)
     double = [vector.encode(Opcode.VSETI), 16, vector.encode(Opcode.VSETVL), vector.encode(Opcode.VSETMODE)]
     for tile in range(TILES):
         double += [
@@ -115,7 +123,7 @@ def phases(a: np.ndarray, b: np.ndarray) -> list[list[Flit]]:
     double += [vector.encode(Opcode.VDRAIN, ad=3, l1=64), vector.encode(Opcode.VHALT)]
     fourth = to_core(
         *_image(8, double), base(1, 0), _dim(1, 1, 1), base(2, 64), _dim(2, 1, 1), base(3, DOUBLED), _dim(3, 32, TILES),
-        vector.RUN.encode(pc=8),
+        vector.RUN.encode(pc=8), at=at,
     )  # fmt: skip
     return [first, second, third, fourth]
 

@@ -90,8 +90,8 @@ def test_a_flit_that_is_late_is_found_on_its_link(artifact, records):
         assert "vector0.out (vector0 and r11) differs" in found.text
         assert f"the last {HISTORY} events of r11" in found.text and "events of vector0" in found.text
         assert "kohakutpu/kernels/linear.py:" in found.text and "vector0 is at instruction" in found.text
-        window = f"cycles {record.cycle - 100} to {record.cycle + 50}"
-        assert found.text.endswith(f"to record waves, and look at {window}: the command")
+        window = f"{record.cycle - 100}:{record.cycle + 50}"
+        assert found.text.endswith(f"to record waves of the gates around it: the command --window {window}")
 
 
 def test_other_contents_are_shown_from_both_sides(artifact, records):

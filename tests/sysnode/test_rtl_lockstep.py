@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from pywellen import Waveform
 
 from kohakutpu.cli.kernel_options import read_array
 from kohakutpu.cli.main import main
@@ -41,9 +42,18 @@ def traced(path, **options):
 
 def test_every_kernel_is_equal_in_every_cycle(lockstep):
     status, out, _ = lockstep("--machine", "mm_mesh")
-    found = EQUAL.findall(out)
-    assert status == 0 and len(found) == len(out.splitlines()) == 10
-    assert all(int(events.replace(",", "")) > 2000 for _, _, events, _ in found)
+    check_every_kernel(status, out)
+
+
+def check_every_kernel(status, out):
+    """Ten lines of kernels, and one that adds them up."""
+    *kernels, total = out.splitlines()
+    found = [EQUAL.fullmatch(line) for line in kernels]
+    assert status == 0 and len(found) == 10 and all(found), out
+    events, cycles = ([int(match[group].replace(",", "")) for match in found] for group in (3, 4))
+    assert min(events) > 2000
+    machine = found[0][2]
+    assert total == f"10 kernels on {machine}: {sum(events):,} events, 0 differing, {sum(cycles):,} cycles both"
 
 
 @pytest.mark.parametrize(
@@ -65,7 +75,8 @@ def test_a_model_that_is_late_is_found_where_it_is(lockstep, tmp_path):
     assert "model  nothing in this cycle; the same 1 later: " in out
     assert "cluster0 is at instruction 1 of 4: FILL" in out and "kohakutpu/kernels/linear.py:" in out
     assert "events of mag0, equal on both sides" in out and "events of r11, equal on both sides" in out
-    assert f"kohakutpu lockstep {SILU}" in out and "--waves" in out
+    window = f"--window {first.cycle - 100}:{first.cycle + 50}"
+    assert f"kohakutpu lockstep {SILU}" in out and out.rstrip().endswith(f"--waves waves {window}")
 
 
 def test_gates_that_are_late_are_found_where_they_are(lockstep, tmp_path):
@@ -92,6 +103,7 @@ def test_a_machine_that_stops_on_both_sides_is_a_hang(lockstep):
         ((SILU, "--latency-seed", -1), "--latency-seed -1: 0 to 4294967295"),
         ((SILU, "--shape", "z=32x32"), "linear_silu has no operand z"),
         (("--waves", "waves"), "--waves records one run: name its KERNEL"),
+        ((SILU, "--window", "1:2"), "--window is about waves: it goes with --waves DIR"),
         ((SILU, "--fault", "cluster0=nonsense"), "nonsense"),
         ((SILU, "--fault", "nonsense"), "no fault is named 'nonsense'"),
     ],
@@ -101,16 +113,50 @@ def test_bad_input_is_refused(lockstep, arguments, reason):
     assert status == 2 and reason in err
 
 
-@pytest.mark.slow
-def test_waves_of_the_run_that_a_difference_names(lockstep, tmp_path):
-    status, out, _ = lockstep(*FUSED, "--latency-seed", 3, "--simulator", "icarus", "--waves", tmp_path / "waves")
-    assert status == 0 and "waves of the gates are in" in out
-    assert (tmp_path / "waves" / "mm_mesh.fst").stat().st_size > 100_000
+@pytest.mark.parametrize("simulator", ["icarus", pytest.param("verilator", marks=pytest.mark.slow)])
+def test_waves_are_of_the_window_that_was_asked_for(lockstep, tmp_path, simulator):
+    folder = tmp_path / "waves"
+    status, out, _ = lockstep(*FUSED, "--simulator", simulator, "--waves", folder, "--window", "500:600")
+    assert status == 0 and f"waves of the gates, cycles 500 to 600, are in {folder}" in out
+    variables = {var.full_name: var for var in Waveform(str(folder / "mm_mesh.fst")).all_vars()}
+    # a recorder says what holds when it begins: what cycle 499 has left, say
+    recorded = {value: time for time, value in variables["machine.cycle"].signal if isinstance(value, int) and time > 1}
+    assert set(recorded) - {499} == set(range(500, 601))
+    assert f"[timestart] {recorded[500]}\n" in (folder / "units.gtkw").read_text()
+
+
+def test_a_window_behind_the_end_is_refused(lockstep, tmp_path):
+    words = ("--simulator", "icarus", "--waves", tmp_path / "waves", "--window", "90000:90001")
+    status, _, err = lockstep(*FUSED, *words)
+    assert status == 2 and "--window 90000:90001: the run ended with cycle 22" in err
+
+
+@pytest.mark.parametrize("window", ["5", "5:", "7:3", "-1:4", "a:b"])
+def test_a_window_is_two_cycles(lockstep, capsys, window):
+    with pytest.raises(SystemExit) as end:
+        lockstep(SILU, "--waves", "waves", f"--window={window}")
+    assert end.value.code == 2 and f"{window!r}: expected two cycles A:B" in capsys.readouterr().err
+
+
+LATENCIES = {"1": ("--latency", 1), "20": (), "random": ("--latency-seed", 7)}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["quad", "2x2_7+2"])
-def test_larger_machines(lockstep, name):
-    """Two memory ports, the agent at one of them, uneven rows: minutes to compile."""
-    status, out, _ = lockstep("--machine", name)
-    assert status == 0 and len(EQUAL.findall(out)) == 10
+@pytest.mark.parametrize("latency", LATENCIES)
+@pytest.mark.parametrize("name", ["mm_mesh", "quad", "uneven"])
+def test_every_kernel_under_every_latency(lockstep, capsys, name, latency):
+    """Two memory ports, the agent at one of them, rows of three units and of one: minutes to compile."""
+    assert load(name).memory.latency == 20
+    status, out, _ = lockstep("--machine", name, *LATENCIES[latency])
+    check_every_kernel(status, out)
+    with capsys.disabled():
+        print(f"\nlatency {latency}: {out.splitlines()[-1]}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", LATENCIES.values(), ids=LATENCIES)
+def test_both_rows_of_an_uneven_machine_at_once(lockstep, options):
+    """Two tiles: a cluster of each row drains to a vector core of the first, and both ports are busy."""
+    words = ("--machine", "uneven", "--shape", "x=64x32", "--shape", "w=32x32", *options)
+    status, out, _ = lockstep(SILU, *words)
+    assert status == 0 and EQUAL.fullmatch(out.strip())
