@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -81,7 +82,9 @@ def planted_faults(machine: Machine, agent: str, routers: Iterable[str], faults:
         fault = faults.get(name)
         known = dict.fromkeys(fault for table in tables.values() for fault in table)
         if fault is not None and fault not in known:
-            raise CannotBuild(f"{name} of {machine.name} has no fault {fault!r}; there are: {', '.join(known)}")
+            near = difflib.get_close_matches(fault, known, 1)
+            there = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+            raise CannotBuild(f"{name} of {machine.name} has no fault {fault!r}; {there}")
         planted[name] = {parameter: fault if fault in table else None for parameter, table in tables.items()}
     return planted
 

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from kohakutpu.compiler import compile_kernel
+from kohakutpu.compiler import Artifact, compile_kernel
 from kohakutpu.host.compare import compare, digest
+from kohakutpu.host.driver import NoAnswer
 from kohakutpu.host.simulate import run_model, run_reference
 from kohakutpu.lang.kernel import Kernel
-from kohakutpu.machine import load
+from kohakutpu.machine import Machine, load
 from kohakutpu.model import faults
 
 from .gates import SIMULATORS, gates
@@ -101,6 +102,20 @@ def write_outputs(targets: dict[str, str], outputs: dict[str, np.ndarray]) -> No
         write_atomically(Path(path), buffer.getvalue())
 
 
+def run_on(args: argparse.Namespace, artifact: Artifact, machine: Machine, operands: dict[str, np.ndarray]):
+    """What the models or the gates did: a `ModelRun` or an `RtlRun`."""
+    if args.engine == "rtl":
+        return gates("sim.kernels").run_rtl(
+            artifact, machine, operands, simulator=args.simulator or SIMULATORS[0], trace=args.trace, timeout=args.timeout,
+            waves=args.waves, faults=pairs(args.fault, "--fault", "place=name, such as cluster0=lane-tie"),
+        )  # fmt: skip
+    with rounds(artifact.kernel) as progress:
+        return run_model(
+            artifact, machine, operands, faults=args.fault, skip=not args.no_skip, trace=args.trace, progress=progress,
+            timeout=args.timeout,
+        )  # fmt: skip
+
+
 def main(args: argparse.Namespace) -> int:
     kernel, machine, knobs = kernel_of(args), load(args.machine), knobs_of(args)
     targets = pairs(args.out, "--out", "name=file.npy")
@@ -114,6 +129,8 @@ def main(args: argparse.Namespace) -> int:
         raise ArgumentError(f"--no-skip is about the cycle models: it does not go with --engine {args.engine}")
     if args.fault and args.engine == "reference":
         raise ArgumentError("--fault is about machines: it does not go with --engine reference")
+    if args.engine == "model" and (placed := [fault for fault in args.fault if "=" in fault]):
+        raise ArgumentError(f"--fault {placed[0]}: PLACE=NAME plants a fault in the gates, and goes with --engine rtl")
     for name, given in (("--simulator", args.simulator), ("--waves", args.waves)):
         if given is not None and args.engine != "rtl":
             raise ArgumentError(f"{name} is about the gates: it does not go with --engine {args.engine}")
@@ -132,18 +149,17 @@ def main(args: argparse.Namespace) -> int:
             write_atomically(args.report, (json.dumps(record, indent=1) + "\n").encode())
         return 0
     artifact = compile_kernel(kernel, machine, {n: a.shape for n, a in operands.items()}, knobs, options_of(args))
-    if args.engine == "rtl":
-        run_rtl = gates("sim.kernels").run_rtl
-        result = run_rtl(
-            artifact, machine, operands, simulator=args.simulator or SIMULATORS[0], trace=args.trace, timeout=args.timeout,
-            waves=args.waves, faults=pairs(args.fault, "--fault", "place=name, such as cluster0=lane-tie"),
-        )  # fmt: skip
-    else:
-        with rounds(kernel.name) as progress:
-            result = run_model(
-                artifact, machine, operands, faults=args.fault, skip=not args.no_skip, trace=args.trace, progress=progress,
-                timeout=args.timeout,
-            )  # fmt: skip
+    ran = {
+        "engine": args.engine, "kernel": artifact.kernel, "machine": machine.name, "artifact": artifact.digest,
+        "faults": sorted(args.fault),
+    }  # fmt: skip
+    try:
+        result = run_on(args, artifact, machine, operands)
+    except NoAnswer as hang:
+        if args.report:
+            stopped = {**ran, "stopped": str(hang).splitlines(), "byte_equal": False}
+            write_atomically(args.report, (json.dumps(stopped, indent=1) + "\n").encode())
+        raise
     image = run_reference(kernel, knobs, operands, machine, constants=args.constants)
     rows = compare(artifact, image.outputs, result.run.outputs)
     print_machine(artifact, result, args.engine)
@@ -152,9 +168,6 @@ def main(args: argparse.Namespace) -> int:
         print(f"  fault {', '.join(args.fault)}: injected, and this kernel does not show it")
     write_outputs(targets, dict(result.run.outputs))
     if args.report:
-        record = {
-            "engine": args.engine, "kernel": artifact.kernel, "machine": machine.name, "artifact": artifact.digest,
-            "faults": sorted(args.fault), **result.to_dict(), "buffers": [row.to_dict() for row in rows], "byte_equal": equal,
-        }  # fmt: skip
+        record = {**ran, **result.to_dict(), "buffers": [row.to_dict() for row in rows], "byte_equal": equal}
         write_atomically(args.report, (json.dumps(record, indent=1) + "\n").encode())
     return 0 if equal else 1

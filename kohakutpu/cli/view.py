@@ -7,6 +7,7 @@ With -o DIR all of it: index.html with every trace on one page, NAME.perfetto.js
 from __future__ import annotations
 
 import argparse
+import tempfile
 from pathlib import Path
 
 from kohakutpu.view.browser import Browser
@@ -39,8 +40,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     if not (args.out or args.html or args.perfetto or args.waves or args.png):
         raise ArgumentError("nothing to write was asked for: give -o DIR, --html, --perfetto, --waves or --png")
-    if args.png and not args.html:
-        raise ArgumentError("--png is a picture of the page: give --html FILE too")
     if args.dark and not args.png:
         raise ArgumentError("--dark is about the picture: it goes with --png")
     if args.perfetto and len(args.traces) > 1:
@@ -72,8 +71,11 @@ def main(args: argparse.Namespace) -> int:
             for topology in {measures.survey.machine.name: measures.survey.topology for measures in traces}.values():
                 written += _waves(folder, topology)
     if args.png:
-        with Browser(dark=args.dark) as browser:
-            browser.open(args.html)
+        with tempfile.TemporaryDirectory() as folder, Browser(dark=args.dark) as browser:
+            if not pages:
+                pages = [Path(folder) / "index.html"]
+                pages[0].write_bytes(page(traces).encode())
+            browser.open(pages[0])
             write_atomically(args.png, browser.picture())
         written.append(args.png)
     for path in written:

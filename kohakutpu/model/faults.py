@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import pkgutil
 from collections.abc import Iterable
@@ -28,8 +29,10 @@ def table() -> dict[str, str]:
 
 
 def check(names: Iterable[str]) -> frozenset[str]:
-    """`names` as a set; raises `UnknownFault` listing what exists."""
+    """`names` as a set; raises `UnknownFault` with the closest name, or else listing what exists."""
     names = frozenset(names)
     for name in sorted(names - table().keys()):
-        raise UnknownFault(f"no fault is named {name!r}; there are: {', '.join(table())}")
+        near = difflib.get_close_matches(name, table(), 1)
+        known = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(table())}"
+        raise UnknownFault(f"no fault is named {name!r}; {known}")
     return names

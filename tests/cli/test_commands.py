@@ -82,6 +82,15 @@ def test_a_lost_message_is_a_hang_with_every_nodes_state(call, fault):
         assert part in err
 
 
+def test_a_hang_is_reported_in_the_file_too(call, tmp_path):
+    report = tmp_path / "r.json"
+    words = ("--fault", "vector-lost-ack", "--timeout", 2000, "--report", report)
+    status, _, err = call("run", SILU, *EXAMPLE, *words)
+    record = json.loads(report.read_text())
+    assert status == 4 and "\n".join(record["stopped"]) in err and len(record["stopped"]) > 20
+    assert record["byte_equal"] is False and record["faults"] == ["vector-lost-ack"] and record["machine"] == "mm_mesh"
+
+
 def test_faults_are_listed_name_first(call):
     status, out, _ = call("run", "--list-faults")
     assert status == 0
@@ -91,7 +100,9 @@ def test_faults_are_listed_name_first(call):
 
 def test_an_unknown_fault_is_refused(call):
     status, _, err = call("sim", "--fault", "vector-alu-sine")
-    assert status == 2 and "vector-alu-sign" in err
+    assert status == 2 and "no fault is named 'vector-alu-sine'; did you mean 'vector-alu-sign'?" in err
+    status, _, err = call("sim", "--fault", "gold")
+    assert status == 2 and "no fault is named 'gold'; there are: cluster-" in err and "vector-alu-sign" in err
 
 
 def test_compile_forms(call, tmp_path):
@@ -251,6 +262,7 @@ def test_a_damaged_array_file_is_refused(call, tmp_path, header):
         (["run", SILU, *EXAMPLE, "--out", "z=z.npy"], "no output z"),
         (["run", SILU, *EXAMPLE, "--random", "1"], "does not go with --in"),
         (["run", SILU, *EXAMPLE, "--engine", "reference", "--fault", "x"], "does not go with"),
+        (["run", SILU, *EXAMPLE, "--fault", "cluster0=x"], "cluster0=x: PLACE=NAME plants a fault in the gates, and goes with --engine rtl"),
         (["run", SILU, *EXAMPLE, "--timeout", "0"], "at least one cycle"),
         (["run", SILU, "--random", "-1", *SHAPES], "not negative"),
         (["run", SILU, "--random", "1", "--shape", "x=99999999x99999999", "--shape", "w=1x99999999"], "more than"),

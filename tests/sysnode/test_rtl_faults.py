@@ -87,6 +87,7 @@ def test_a_lost_write_acknowledgement_ends_with_the_state_of_every_node():
         ("cluster0=sequencer-lost-completion", 4, "nodes:\n  cluster0 (2,1): 1 instructions not completed"),
         ("cluster0=lane-saturate", 0, "fault cluster0=lane-saturate: injected, and this kernel does not show it"),
         ("cluster0=nope", 2, "cluster0 of mm_mesh has no fault 'nope'; there are: cluster-bank-stuck, "),
+        ("cluster0=lane-tye", 2, "cluster0 of mm_mesh has no fault 'lane-tye'; did you mean 'lane-tie'?"),
         ("noc-lost-tail", 2, "--fault 'noc-lost-tail': expected place=name, such as cluster0=lane-tie"),
     ],
 )

@@ -83,7 +83,6 @@ def test_view_one_file_each(call, tmp_path, fused):
     "more, reason",
     [
         ([], "nothing to write was asked for"),
-        (["--png", "{tmp}/p.png"], "give --html FILE too"),
         (["--html", "{tmp}/p.html", "--dark"], "--dark is about the picture"),
         (["{trace}", "--html", "{tmp}/p.html"], "two traces are called fused"),
         (["other={trace}", "--perfetto", "{tmp}/t.json"], "--perfetto holds one trace and 2 are named"),

@@ -307,12 +307,12 @@ def test_a_title_is_text(browser, tmp_path, fused):
 
 
 @needs_browser
-def test_a_picture(tmp_path, fused):
-    assert (
-        main(["view", str(fused.path), "--html", str(tmp_path / "p.html"), "--png", str(tmp_path / "p.png"), "--dark"])
-        == 0
-    )
+@pytest.mark.parametrize("more", [[], ["--html", "p.html"], ["-o", "look"]], ids=lambda more: " ".join(more) or "alone")
+def test_a_picture(tmp_path, monkeypatch, fused, more):
+    monkeypatch.chdir(tmp_path)
+    assert main(["view", str(fused.path), "--png", "p.png", "--dark", *more]) == 0
     assert (tmp_path / "p.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"p.png", *more[1:]}
 
 
 # ---- what is in it --------------------------------------------------------------------------------------
