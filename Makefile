@@ -76,6 +76,7 @@ golden: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python benchmarks/model_speed.py
+	@$(BIN)/python benchmarks/efficiency.py
 	@$(BIN)/python benchmarks/rtl_speed.py
 
 clean:

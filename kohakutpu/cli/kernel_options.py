@@ -30,8 +30,9 @@ def kernel_arguments(parser: argparse.ArgumentParser, *, optional: bool = False)
         help=f"a name in machines/, a .yaml file or a .map picture (default {DEFAULT_MACHINE}; {', '.join(list_machines())})",
     )  # fmt: skip
     parser.add_argument("--shape", action="append", default=[], metavar="a=32x64", help="an operand's shape (repeatable)")
-    parser.add_argument("--knob", action="append", default=[], metavar="gm=8", help="a compile-time knob (repeatable)")
+    parser.add_argument("--knob", action="append", default=[], metavar="gm=8", help="a compile-time knob (repeatable); gm, gn and nk may be auto")
     parser.add_argument("--lowering", choices=LOWERINGS, default=LOWERINGS[0], help="instruction selection")
+    parser.add_argument("--preq", action="append", default=[], metavar="w", help="an operand to quantise as it is uploaded (repeatable)")
     parser.add_argument("--constants", choices=CONSTANTS, default=CONSTANTS[0], help="where numbers in expressions are held")
 
 
@@ -72,7 +73,7 @@ def knobs_of(args: argparse.Namespace) -> dict[str, object]:
 
 
 def options_of(args: argparse.Namespace) -> Options:
-    return Options(lowering=args.lowering, constants=args.constants)
+    return Options(lowering=args.lowering, constants=args.constants, preq=tuple(args.preq))
 
 
 def kernel_of(args: argparse.Namespace) -> Kernel:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from kohakutpu.compiler import Artifact, compile_kernel
+from kohakutpu.compiler.tiles import resolve
 from kohakutpu.host.compare import compare, digest
 from kohakutpu.host.driver import NoAnswer
 from kohakutpu.host.simulate import run_model, run_reference
@@ -137,6 +138,8 @@ def main(args: argparse.Namespace) -> int:
     if args.waves and args.waves.exists() and not args.waves.is_dir():
         raise ArgumentError(f"--waves {args.waves}: expected a folder, and it is a file")
     operands = operands_of(kernel, args)
+    shapes = {name: array.shape for name, array in operands.items()}
+    knobs = resolve(kernel, machine, shapes, knobs, args.preq)
     if args.engine == "reference":
         if args.trace:
             raise ArgumentError("--trace needs a machine that runs: it does not go with --engine reference")
@@ -148,7 +151,7 @@ def main(args: argparse.Namespace) -> int:
             record = {"engine": "reference", "outputs": {n: {"bytes": 2 * v.size, "sha256": digest(v)} for n, v in image.outputs.items()}}
             write_atomically(args.report, (json.dumps(record, indent=1) + "\n").encode())
         return 0
-    artifact = compile_kernel(kernel, machine, {n: a.shape for n, a in operands.items()}, knobs, options_of(args))
+    artifact = compile_kernel(kernel, machine, shapes, knobs, options_of(args))
     ran = {
         "engine": args.engine, "kernel": artifact.kernel, "machine": machine.name, "artifact": artifact.digest,
         "faults": sorted(args.fault),

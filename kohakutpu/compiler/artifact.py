@@ -1,8 +1,9 @@
 """What compiling a kernel yields: rounds of instructions with their steps, and every buffer's place and order.
 
 An artifact is data and knows no machine beyond the coordinates in it. The loader runs the rounds in order: stage the
-round's flits from slot 0, follow its steps, and after a round that `ends_stage` make sure that everything written is
-in memory before the next begins (a completion only says that it was handed over).
+round's flits from slot 0 once the dispatcher has sent those of the round before, follow its steps, and after a round
+that `ends_stage` make sure that everything written is in memory before the next begins (a completion only says that
+it was handed over).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
@@ -54,7 +55,7 @@ class Kick:
 
 @dataclass(frozen=True)
 class Await:
-    """Wait until a node has sent `count` signals since the round was loaded; `acks` of them are DATA_RECEIVED."""
+    """Wait until a node has sent `count` signals since the chain of rounds began; `acks` of them are DATA_RECEIVED."""
 
     node: int
     count: int
@@ -90,7 +91,8 @@ def _step(record: list) -> Step:
 class Round:
     """At most one staging area of flits (CU_INST, dst and src zero, `last` on the final flit of a kick).
 
-    `instances[slot]` is the key of the instance a flit belongs to.
+    `instances[slot]` is the key of the instance a flit belongs to. A round that seeds credit begins a chain, and the
+    next one that awaits anything ends it; until then nothing is awaited.
     """
 
     stage: int
@@ -152,6 +154,14 @@ class BufferImage:
             raise LayoutError(f"{self.name}: expected shape {self.shape}, got {array.shape}")
         elements = np.ascontiguousarray(array).reshape(self.copies, *self.layout.shape)
         return b"".join(self.layout.pack(element).ljust(self.stride, b"\0") for element in elements)[: self.bytes]
+
+    def uploads(self, array: np.ndarray) -> Iterator[tuple[int, bytes]]:
+        """(address, FP16 entries) to send through the upload aperture; only for a `Quantised` layout."""
+        if array.shape != self.shape:
+            raise LayoutError(f"{self.name}: expected shape {self.shape}, got {array.shape}")
+        elements = np.ascontiguousarray(array).reshape(self.copies, *self.layout.shape)
+        for copy, element in enumerate(elements):
+            yield self.address + copy * self.stride, self.layout.pack(element)
 
     def unpack(self, image: bytes) -> np.ndarray:
         """The uint16 array of `shape` in an image of `bytes` bytes."""
@@ -231,6 +241,15 @@ class Artifact:
     @property
     def outputs(self) -> list[BufferImage]:
         return [image for image in self.buffers if image.role == "out"]
+
+    def chains(self) -> Iterator[tuple[Round, ...]]:
+        """The rounds, in runs that begin with a Seed and end with the Awaits."""
+        chain: list[Round] = []
+        for round_ in self.rounds:
+            chain.append(round_)
+            if round_.awaits:
+                yield tuple(chain)
+                chain = []
 
     @property
     def flit_count(self) -> int:

@@ -6,13 +6,13 @@ work commutes with any order, so the buffers of one statement share one: the one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from kohakutpu.lang.extents import Extents
 from kohakutpu.lang.source import Source
 from kohakutpu.lang.trace import Buffer, BufferLeaf, Contract, SliceLeaf, Store, Trace
 
-from .layouts import KBLOCK, ChannelBias, Entry, Flat, Layout, Tile
+from .layouts import KBLOCK, ChannelBias, Entry, Flat, Layout, Quantised, Tile
 from .refusals import CompileError
 from .stages import ClusterStage, Drain, ElementwiseStage, EpilogueStage, Program, Sweep
 
@@ -50,8 +50,11 @@ class _Needs:
         return self.buffers[name].element_shape(self.extents)
 
 
-def assign(program: Program, trace: Trace, extents: Extents) -> dict[str, Layout]:
-    """The layout of every buffer. Raises CompileError for two needs that disagree and for a port nothing uses."""
+def assign(program: Program, trace: Trace, extents: Extents, preq: Collection[str] = ()) -> dict[str, Layout]:
+    """The layout of every buffer; `preq` names operands that are MXFP7 in memory.
+
+    Raises CompileError for two needs that disagree, for a port nothing uses, and for a `preq` that is no operand.
+    """
     needs = _Needs(program.buffers, extents)
     written: dict[str, Source] = {}
     statements = trace.statements
@@ -61,8 +64,10 @@ def assign(program: Program, trace: Trace, extents: Extents) -> dict[str, Layout
                 for op in ops:
                     if isinstance(op, Sweep):
                         contract: Contract = statements[op.statement]
-                        for operand, groups in ((op.a, op.gm), (op.b, op.gn)):
+                        for side, operand, groups in (("A", op.a, op.gm), ("B", op.b, op.gn)):
                             layout = Entry(*needs.shape(operand.buffer), groups, op.nk)
+                            if operand.buffer in preq:
+                                layout = Quantised(*needs.shape(operand.buffer), groups, op.nk, side)
                             needs.need(operand.buffer, layout, contract.source)
                     elif isinstance(op, Drain):
                         _need_tile(needs, op.buffer, statements[op.statement])
@@ -76,7 +81,15 @@ def assign(program: Program, trace: Trace, extents: Extents) -> dict[str, Layout
             operands = [leaf.buffer for leaf in stage.expression.leaves if isinstance(leaf, BufferLeaf)]
             needs.together([stage.target, *operands])
             written[stage.target] = stage.statement.source
-    layouts = {}
+    layouts: dict[str, Layout] = {}
+    for name in preq:
+        held = needs.needed.get(name)
+        if name not in program.buffers or program.buffers[name].role != "in" or held is None or name in needs.group:
+            operands = [n for n, (layout, _) in needs.needed.items() if isinstance(layout, Entry)]
+            raise CompileError(
+                f"preq: {name} is not an input that only products read; those are "
+                f"{', '.join(n for n in operands if program.buffers[n].role == 'in') or 'none'}"
+            )
     for name in program.buffers:
         members = sorted(needs.group.get(name, {name}), key=list(program.buffers).index)
         needed = [(member, needs.needed[member]) for member in members if member in needs.needed]

@@ -1,146 +1,189 @@
-"""Cluster stages to FILL, GEMM and DRAIN (spec: lowering of cluster statements).
+"""Cluster stages to FILL, GEMM and DRAIN, for clusters that stay busy (docs/planning.md; spec: cluster).
 
-An operand has a region of its own in each side's L1, and successive sweeps of an accumulator use the two banks in turn:
-a FILL may run beside a sweep and nothing interlocks them, but the sweep after next cannot start before the last one
-ends. A cluster whose side has at most 256 entries has no banks; its halves serve as such.
+* The FILLs of a sweep stand behind the GEMM before it, so that they run beside its sweep.
+* What L1 holds is not fetched again (`l1`), and instances are dealt so that operands that are needed again stay.
+* The GEMM that completes a tile emits it, and a fused DRAIN, which waits for the last of it, stands as late as it
+  can: a tile leaves beside the sweeps of the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from kohakutpu.isa import cluster as isa
+from kohakutpu.isa.cluster import Side
 from kohakutpu.isa.flit import xy
 from kohakutpu.lang.source import Source
 from kohakutpu.machine import ClusterUnit
 
 from .artifact import BufferImage
+from .l1 import OperandMemory
+from .layouts import ENTRY
 from .refusals import CompileError
+from .rounds import Item
 from .stages import ClusterStage, Drain, Key, Operand, Send, Sweep
 
-BANK = 256
 SIGNAL_ON_COMPLETE = 1
 VECTOR_BUFFER = 0
 
 
-@dataclass
-class _L1:
-    """What one cluster's operand memories hold: regions by operand, and the operand in each (side, bank, region)."""
+def arrange(stage: ClusterStage, units: Mapping[int, ClusterUnit]) -> list[Key]:
+    """The instances in an order in which neighbours share the operands that fit a cluster's L1 as a whole."""
+    keys = sorted(stage.programs)
+    best: tuple[int, list[Key]] = (0, keys)
+    for side in (Side.B, Side.A):
+        room = min(unit.b_entries if side == Side.B else unit.a_entries for unit in units.values())
+        sets: dict[frozenset, int] = {}  # the operands of an instance on this side -> order of first appearance
+        members: dict[Key, int] = {}
+        entries = 0
+        for key in keys:
+            operands = {_operand(op, side): _entries(op, side) for op in stage.programs[key] if isinstance(op, Sweep)}
+            entries = max(entries, sum(operands.values()))
+            members[key] = sets.setdefault(frozenset(operands), len(sets))
+        if entries <= room and len(sets) < len(keys) and entries > best[0]:
+            best = (entries, sorted(keys, key=lambda key: (members[key], key)))
+    return best[1]
 
-    unit: ClusterUnit
-    banked: bool = True  # successive sweeps need two places
-    regions: tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int]]] = field(default_factory=lambda: ({}, {}))
-    holds: dict[tuple[int, int, int], Operand] = field(default_factory=dict)
 
-    def entries(self, side: int) -> int:
-        return (self.unit.a_entries, self.unit.b_entries)[side]
+def _operand(op: Sweep, side: Side) -> Operand:
+    return op.a if side == Side.A else op.b
 
-    def capacity(self, side: int) -> int:
-        """Entries of one bank."""
-        entries = self.entries(side)
-        if entries > BANK:
-            return BANK
-        return entries // 2 if self.banked else entries
 
-    def place(self, side: int, operand: Operand, step: int, entries: int, source: Source) -> tuple[int, int]:
-        """(bank, first entry) of an operand's region for a sweep."""
-        regions = self.regions[side]
-        if operand.buffer not in regions:
-            first = sum(size for _, size in regions.values())
-            if first + entries > self.capacity(side):
-                taken = ", ".join(f"{name} {size}" for name, (_, size) in regions.items())
-                raise CompileError(
-                    f"{operand.buffer} needs {entries} entries on side {isa.Side(side).name} of the cluster at "
-                    f"{self.unit.xy}, where a bank holds "
-                    f"{self.capacity(side)}{f' and {taken} are taken' if taken else ''}; use a smaller "
-                    f"{('gm', 'gn')[side]} or nk",
-                    source,
-                )
-            regions[operand.buffer] = (first, entries)
-        first = regions[operand.buffer][0]
-        bank = step % 2
-        if self.entries(side) > BANK:
-            return bank, first
-        return 0, first + (bank * self.capacity(side) if self.banked else 0)
+def _entries(op: Sweep, side: Side) -> int:
+    return (op.gm if side == Side.A else op.gn) * op.nk
+
+
+@dataclass(frozen=True)
+class Places:
+    """What addresses need: where buffers are, which vector core an instance sends to, and the node that is told."""
+
+    images: Mapping[str, BufferImage]
+    receivers: Mapping[Key, int]
+    agent: int
+    span: int  # L1 words of a vector core's slot
 
 
 def lower(
     stage: ClusterStage,
-    nodes: Mapping[Key, int],
+    order: Mapping[int, Iterable[Key]],
     units: Mapping[int, ClusterUnit],
-    images: Mapping[str, BufferImage],
-    receivers: Mapping[Key, int],
-    agent: int,
-    span: int,
+    places: Places,
     sources: Mapping[int, Source],
-    keep: bool,
-) -> dict[Key, list[int]]:
-    """The payloads of each instance.
+) -> dict[int, list[Item]]:
+    """What each node is sent: its instances in the order given, every payload with the instance it belongs to."""
+    return {node: _Stream(units[node], places, sources).run(stage, keys) for node, keys in order.items()}
 
-    `receivers` pairs instances with vector cores, `span` is the L1 words of one slot there, `agent` the node that is
-    acknowledged to. With `keep`, what an earlier instance on the same cluster left in L1 is not fetched again.
-    """
-    longest = max(op.step for program in stage.programs.values() for op in program if isinstance(op, Sweep))
-    kept: dict[int, _L1] = {}
-    out = {}
-    for key in sorted(stage.programs):
-        node = nodes[key]
-        if not keep or node not in kept:
-            kept[node] = _L1(units[node], banked=longest > 0)
-        payloads: list[int] = []
-        for op in stage.programs[key]:
-            source = sources[op.statement]
+
+class _Stream:
+    """The instructions of one cluster."""
+
+    def __init__(self, unit: ClusterUnit, places: Places, sources: Mapping[int, Source]):
+        self.unit = unit
+        self.places = places
+        self.sources = sources
+        self.items: list[Item] = []
+        self.pending: Item | None = None  # the fused DRAIN of the tile that is leaving
+        self.sending = False  # and it leaves to a vector core
+        self.last_emits = False  # the GEMM started last is the one that emits it
+        self.l1: dict[Side, OperandMemory] = {}
+
+    def run(self, stage: ClusterStage, keys: Iterable[Key]) -> list[Item]:
+        work = [(key, op) for key in keys for op in stage.programs[key]]
+        for side in Side:
+            self.l1[side] = OperandMemory(
+                self.unit, side, [_operand(op, side) for _, op in work if isinstance(op, Sweep)]
+            )
+        following = [op for _, op in work[1:]] + [None]
+        emitted = False
+        for (key, op), after in zip(work, following, strict=True):
             if isinstance(op, Sweep):
-                payloads += _sweep(op, kept[node], images, source)
-            elif isinstance(op, Drain):
-                image = images[op.buffer]
-                address = image.address + op.copy * image.stride + image.layout.offset(op.i, op.j)
-                payloads.append(isa.DRAIN.encode(addr=address, n=image.layout.words))
+                emitted = isinstance(after, (Drain, Send))
+                self._sweep(key, op, after if emitted else None)
+            elif emitted:
+                emitted = False
+                self.pending = (key, self._drain(key, op, fuse=1))
+                self.sending = isinstance(op, Send)
             else:
-                payloads.append(_send(op, receivers[key], agent, span))
-        out[key] = payloads
-    return out
+                self._settle()
+                self.items.append((key, self._drain(key, op, fuse=0)))
+                self._rest()
+        self._settle()
+        return self.items
 
+    def _settle(self) -> None:
+        """Wait for the tile that is leaving."""
+        if self.pending is not None:
+            self.items.append(self.pending)
+            self.pending = None
+            self.sending = False
+            if self.last_emits:
+                self._rest()
 
-def _sweep(op: Sweep, l1: _L1, images: Mapping[str, BufferImage], source: Source) -> list[int]:
-    if op.gm * op.gn > l1.unit.tiles:
-        raise CompileError(
-            f"a tile of {op.gm}x{op.gn} is {op.gm * op.gn} sub-tiles and the accumulator of the cluster at "
-            f"{l1.unit.xy} holds {l1.unit.tiles}; use a smaller gm or gn",
-            source,
-        )
-    payloads = []
-    places = []
-    for side, (operand, groups) in enumerate(((op.a, op.gm), (op.b, op.gn))):
-        entries = groups * op.nk
+    def _rest(self) -> None:
+        for memory in self.l1.values():
+            memory.rest()
+
+    def _sweep(self, key: Key, op: Sweep, leaves: Drain | Send | None) -> None:
+        source = self.sources[op.statement]
+        if op.gm * op.gn > self.unit.tiles:
+            raise CompileError(
+                f"a tile of {op.gm}x{op.gn} is {op.gm * op.gn} sub-tiles and the accumulator of the cluster at "
+                f"{self.unit.xy} holds {self.unit.tiles}; use a smaller gm or gn",
+                source,
+            )
+        for side in Side:
+            self._fill(key, op, side, source)
+        # A batch of granules for a vector core is awaited with its DRAIN, so nothing else may let it go.
+        if leaves is not None or self.sending:
+            self._settle()
+        (abank, aoff), (bbank, boff) = (self.l1[side].find(_operand(op, side)) for side in Side)
+        target = {} if leaves is None else self._target(key, leaves) | {"emit": 1}
+        self.items.append((
+            key,
+            isa.GEMM.encode(
+                acc=int(op.step > 0), gm=op.gm, gn=op.gn, nk=op.nk, aoff=aoff, boff=boff, abank=abank, bbank=bbank,
+                **target,
+            ),
+        ))  # fmt: skip
+        self.last_emits = leaves is not None
+        for side in Side:
+            self.l1[side].swept(_operand(op, side))
+
+    def _fill(self, key: Key, op: Sweep, side: Side, source: Source) -> None:
+        operand, entries, l1 = _operand(op, side), _entries(op, side), self.l1[side]
         if entries > isa.FILL_LIMIT:
             raise CompileError(
-                f"{operand.buffer}: a FILL of {entries} entries ({groups} groups of {op.nk} blocks); at most "
+                f"{operand.buffer}: a FILL of {entries} entries ({entries // op.nk} groups of {op.nk} blocks); at most "
                 f"{isa.FILL_LIMIT} are counted, use a smaller {('gm', 'gn')[side]} or nk",
                 source,
             )
-        bank, first = l1.place(side, operand, op.step, entries, source)
-        places.append((bank, first))
-        if l1.holds.get((side, bank, first)) == operand:
-            continue
-        l1.holds[side, bank, first] = operand
-        image = images[operand.buffer]
+        if l1.find(operand) is not None:
+            return
+        l1.require(operand, entries, source)
+        place = l1.place(operand, entries)
+        if place is None:
+            self._settle()
+            place = l1.place(operand, entries)
+            if place is None:
+                l1.refuse(operand, entries, source)
+        bank, first = place
+        image = self.places.images[operand.buffer]
         address = image.address + operand.copy * image.stride + image.layout.offset(operand.tile, operand.chunk)
-        payloads.append(isa.FILL.encode(addr=address, n=entries, sel=side, eoff=first, fbank=bank))
-    (abank, aoff), (bbank, boff) = places
-    payloads.append(
-        isa.GEMM.encode(
-            acc=int(op.step > 0), gm=op.gm, gn=op.gn, nk=op.nk, aoff=aoff, boff=boff, abank=abank, bbank=bbank
-        )
-    )  # fmt: skip
-    return payloads
+        preq = int(image.layout.entry_bytes != ENTRY)
+        self.items.append((key, isa.FILL.encode(addr=address, n=entries, sel=side, eoff=first, fbank=bank, preq=preq)))
 
+    def _target(self, key: Key, op: Drain | Send) -> dict[str, int]:
+        if isinstance(op, Drain):
+            image = self.places.images[op.buffer]
+            return {"addr": image.address + op.copy * image.stride + image.layout.offset(op.i, op.j)}
+        dst_x, dst_y = xy(self.places.receivers[key])
+        ack_x, ack_y = xy(self.places.agent)
+        return {
+            "addr": op.slot * self.places.span * 32, "dnode": 1, "dst_x": dst_x, "dst_y": dst_y, "dbuf": VECTOR_BUFFER,
+            "dflags": SIGNAL_ON_COMPLETE, "dack_x": ack_x, "dack_y": ack_y,
+        }  # fmt: skip
 
-def _send(op: Send, receiver: int, agent: int, span: int) -> int:
-    dst_x, dst_y = xy(receiver)
-    ack_x, ack_y = xy(agent)
-    return isa.DRAIN.encode(
-        addr=op.slot * span * 32, n=op.gm * op.gn, dnode=1, dst_x=dst_x, dst_y=dst_y, dbuf=VECTOR_BUFFER,
-        dflags=SIGNAL_ON_COMPLETE, dack_x=ack_x, dack_y=ack_y,
-    )  # fmt: skip
+    def _drain(self, key: Key, op: Drain | Send, fuse: int) -> int:
+        words = self.places.images[op.buffer].layout.words if isinstance(op, Drain) else op.gm * op.gn
+        return isa.DRAIN.encode(n=words, fuse=fuse, **self._target(key, op))

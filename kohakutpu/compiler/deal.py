@@ -19,3 +19,11 @@ def deal(keys: Iterable[tuple[int, ...]], nodes: Sequence[int]) -> dict[tuple[in
     if not nodes:
         raise DealError(f"{len(ordered)} instances and no unit to run them")
     return {key: nodes[position % len(nodes)] for position, key in enumerate(ordered)}
+
+
+def deal_runs(ordered: Sequence[tuple[int, ...]], nodes: Sequence[int]) -> dict[int, list[tuple[int, ...]]]:
+    """Each node's instances, in the order given: runs of neighbours whose lengths differ by at most one."""
+    if not nodes:
+        raise DealError(f"{len(ordered)} instances and no unit to run them")
+    cuts = [-(-len(ordered) * n // len(nodes)) for n in range(len(nodes) + 1)]
+    return {node: list(ordered[a:b]) for node, a, b in zip(nodes, cuts, cuts[1:], strict=False) if a < b}

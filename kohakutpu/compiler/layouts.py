@@ -135,15 +135,46 @@ class Entry(Layout):
     def halves(self) -> int:
         return self.tiles * self.chunks * self.entries * ENTRY // 2
 
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of one entry in memory."""
+        return ENTRY
+
     def offset(self, tile: int, chunk: int) -> int:
         """Byte offset of the run that a FILL of this tile and chunk reads."""
-        return (tile * self.chunks + chunk) * self.entries * ENTRY
+        return (tile * self.chunks + chunk) * self.entries * self.entry_bytes
 
     def arrange(self, array, pad):
         full = np.full((self.tiles * self.groups * LANES, self.chunks * self.blocks * KBLOCK), pad, array.dtype)
         full[: self.rows, : self.columns] = array
         split = full.reshape(self.tiles, self.groups, LANES, self.chunks, self.blocks, KBLOCK)
         return split.transpose(0, 3, 1, 4, 2, 5).reshape(-1)
+
+
+@dataclass(frozen=True)
+class Quantised(Entry):
+    """An operand that is MXFP7 in memory: the same entries in the same order, packed for one side of the clusters.
+
+    `pack` gives the FP16 entries that the host sends to the upload aperture of that side; `bytes` is what the machine
+    makes of them.
+    """
+
+    side: str  # 'A' or 'B'
+
+    @property
+    def key(self) -> str:
+        return f"mxfp7-{self.side.lower()}:{self.groups}x{self.blocks}"
+
+    @property
+    def entry_bytes(self) -> int:
+        return ENTRY // 2
+
+    @property
+    def bytes(self) -> int:
+        return self.tiles * self.chunks * self.entries * self.entry_bytes
+
+    def unpack(self, image: bytes) -> np.ndarray:
+        raise LayoutError(f"{self.key}: what the machine has quantised is no FP16 array any more")
 
 
 @dataclass(frozen=True)
@@ -217,7 +248,7 @@ class ChannelBias(Layout):
         return np.repeat(full.reshape(-1, 1, LANES), LANES, axis=1).reshape(-1)
 
 
-_KINDS = {kind.__name__: kind for kind in (Flat, Entry, Tile, ChannelBias)}
+_KINDS = {kind.__name__: kind for kind in (Flat, Entry, Quantised, Tile, ChannelBias)}
 
 
 def from_dict(record: dict) -> Layout:

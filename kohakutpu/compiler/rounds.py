@@ -1,8 +1,10 @@
 """Instruction streams to rounds: what is staged at once, kicked, and awaited (spec: rounds; placement and sequencing).
 
-A round's flits fit the staging area, its commands the command list, and its kicks stay below the credit it seeds, which
-is the machine's limit: what the smallest of its instruction FIFOs holds. Each node that a round makes signal is awaited in that
-round, for everything it will send: completions of its own flits, and acknowledgements of its own drains.
+A round's flits fit the staging area and its commands the command list. Rounds form chains: the first seeds the credit,
+which is the machine's limit, what the smallest of its instruction FIFOs holds; the last awaits every node that the
+chain made signal, for everything it sends: completions of its own flits, and acknowledgements of its own drains. In between
+nothing is awaited, so that nodes work while the next round is staged. The last flit of a kick returns no credit, so a
+chain has fewer kicks than the credit. As published, every round is a chain of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from .refusals import COMMANDS, WBURST
 from .stages import Key
 
 TXN = {"cluster": 0x00, "vector": 0x40}
+GROWTH = 3  # a round to the one before it, while clusters are set going
 KICK_COMMANDS, AWAIT_COMMANDS, ROUND_COMMANDS = 5, 1, 2
 
 Item = tuple[Key, int]  # an instance and one payload
@@ -33,21 +36,40 @@ def _acknowledged(unit: str, payload: int) -> tuple[int, int] | None:
     return node(i.dst_x, i.dst_y), math.ceil(i.n / WBURST)
 
 
-def schedule(
+def schedule_published(
     number: int,
     unit: str,
     streams: Mapping[Key, Sequence[int]],
     nodes: Mapping[Key, int],
     credit: int,
     staging: int,
-    published: bool,
 ) -> list[Round]:
-    """The rounds of stage `number`, each of which seeds `credit`."""
-    if published:
-        packed = _pack_instances(streams, unit, nodes, credit, staging)
-    else:
-        packed = _pack_nodes(streams, nodes, credit, staging)
-    return [_round(number, unit, windows, credit, last=windows is packed[-1]) for windows in packed]
+    """The rounds of stage `number` as published, each of which seeds `credit` and awaits what it kicked."""
+    packed = _pack_instances(streams, unit, nodes, credit, staging)
+    chains = [[windows] for windows in packed]
+    return _rounds(number, unit, chains, credit)
+
+
+def schedule(number: int, unit: str, queues: Mapping[int, Sequence[Item]], credit: int, staging: int) -> list[Round]:
+    """The rounds of stage `number`, whose nodes are sent these items in order."""
+    chains: list[list[Sequence[Window]]] = []
+    for group in _groups(queues, credit, staging):
+        kicks = credit
+        for windows in _pack_nodes(unit, {n: queues[n] for n in group}, staging):
+            if kicks + len(windows) >= credit:
+                chains.append([])
+                kicks = 0
+            chains[-1].append(windows)
+            kicks += len(windows)
+    return _rounds(number, unit, chains, credit)
+
+
+def by_node(streams: Mapping[Key, Sequence[int]], nodes: Mapping[Key, int]) -> dict[int, list[Item]]:
+    """Each node's items: its instances' payloads in the order of the instances."""
+    queues: dict[int, list[Item]] = {}
+    for key in sorted(streams):
+        queues.setdefault(nodes[key], []).extend((key, payload) for payload in streams[key])
+    return queues
 
 
 def _fits(windows: Sequence[Window], unit: str, credit: int, staging: int) -> bool:
@@ -79,49 +101,72 @@ def _cut(items: Sequence, size: int) -> list[Sequence]:
     return [items[first : first + size] for first in range(0, len(items), size)]
 
 
-def _pack_nodes(streams, nodes, credit: int, staging: int) -> list[list[Window]]:
-    """One window a node and round, so that every node works in every round."""
-    queues: dict[int, list[Item]] = {}
-    for key in sorted(streams):
-        queues.setdefault(nodes[key], []).extend((key, payload) for payload in streams[key])
-    rounds = []
-    for group in _groups(queues, credit, staging):
-        count = math.ceil(sum(len(queues[n]) for n in group) / staging)
-        while sum(math.ceil(len(queues[n]) / count) for n in group) > staging:
-            count += 1
-        for turn in range(count):
-            windows = []
-            for n in group:
-                first, end = (len(queues[n]) * t // count for t in (turn, turn + 1))
-                if first < end:
-                    windows.append((n, queues[n][first:end]))
-            if windows:
-                rounds.append(windows)
+def _pack_nodes(unit: str, queues: Mapping[int, Sequence[Item]], staging: int) -> list[list[Window]]:
+    """One window a node and round, so that every node works in every round; before them what sets clusters going.
+
+    Rounds after that first one grow, so that clusters do not run out of work while the next one is staged.
+    """
+    rounds: list[list[Window]] = []
+    size = staging
+    first = _begin(unit, list(queues.values()), staging) if len(queues) > 1 else []
+    if first:
+        rounds.append([(n, items[:count]) for (n, items), count in zip(queues.items(), first, strict=True)])
+        size = sum(first)
+    left = dict(queues) if not first else {n: queues[n][count:] for n, count in zip(queues, first, strict=True)}
+    while left:
+        size = min(size * GROWTH, staging)
+        parts = math.ceil(sum(map(len, left.values())) / size)
+        while sum(math.ceil(len(items) / parts) for items in left.values()) > staging:
+            parts += 1
+        taken = {n: math.ceil(len(items) / parts) for n, items in left.items()}
+        rounds.append([(n, left[n][:count]) for n, count in taken.items()])
+        left = {n: items[taken[n] :] for n, items in left.items() if taken[n] < len(items)}
     return rounds
 
 
-def _groups(queues: Mapping[int, list[Item]], credit: int, staging: int) -> list[list[int]]:
+def _begin(unit: str, queues: Sequence[Sequence[Item]], staging: int) -> list[int]:
+    """How many items set each cluster going: up to its first GEMM. Empty where that is everything, or too much."""
+    if unit != "cluster":
+        return []
+    first = []
+    for items in queues:
+        gemm = (n for n, (_, payload) in enumerate(items, 1) if isa.WORD.get(payload, "op") == isa.Op.GEMM)
+        first.append(next(gemm, len(items)))
+    enough = sum(first) <= staging and all(count < len(items) for count, items in zip(first, queues, strict=True))
+    return first if enough else []
+
+
+def _groups(queues: Mapping[int, Sequence[Item]], credit: int, staging: int) -> list[list[int]]:
     """Nodes that can share a round: by commands (an await for the node and one for its receiver), credit, staging."""
     most = (COMMANDS - ROUND_COMMANDS) // (KICK_COMMANDS + 2 * AWAIT_COMMANDS)
     most = min(most, credit - 1, staging)
     return _cut(list(queues), most)
 
 
-def _round(number: int, unit: str, windows: Sequence[Window], credit: int, *, last: bool) -> Round:
-    steps: list[Step] = [Seed(credit)]
-    flits: list[Flit] = []
-    owners: list[Key] = []
-    signals: Counter[int] = Counter()
-    acks: Counter[int] = Counter()
-    for n, items in windows:
-        steps.append(Kick(n, len(flits), len(items)))
-        signals[n] += len(items)
-        for position, (key, payload) in enumerate(items, 1):
-            flits.append(Flit(0, 0, FlitType.CU_INST, TXN[unit], int(position == len(items)), 0, payload))
-            owners.append(key)
-            found = _acknowledged(unit, payload)
-            if found:
-                signals[found[0]] += found[1]
-                acks[found[0]] += found[1]
-    steps += [Await(n, count, acks[n]) for n, count in signals.items()]
-    return Round(number, tuple(flits), tuple(owners), tuple(steps), last)
+def _rounds(number: int, unit: str, chains: Sequence[Sequence[Sequence[Window]]], credit: int) -> list[Round]:
+    rounds = []
+    for chain in chains:
+        signals: Counter[int] = Counter()
+        acks: Counter[int] = Counter()
+        for windows in chain:
+            for n, items in windows:
+                signals[n] += len(items)
+                for _, payload in items:
+                    found = _acknowledged(unit, payload)
+                    if found:
+                        signals[found[0]] += found[1]
+                        acks[found[0]] += found[1]
+        for windows in chain:
+            steps: list[Step] = [Seed(credit)] if windows is chain[0] else []
+            flits: list[Flit] = []
+            owners: list[Key] = []
+            for n, items in windows:
+                steps.append(Kick(n, len(flits), len(items)))
+                for position, (key, payload) in enumerate(items, 1):
+                    flits.append(Flit(0, 0, FlitType.CU_INST, TXN[unit], int(position == len(items)), 0, payload))
+                    owners.append(key)
+            if windows is chain[-1]:
+                steps += [Await(n, count, acks[n]) for n, count in signals.items()]
+            ends = windows is chain[-1] and chain is chains[-1]
+            rounds.append(Round(number, tuple(flits), tuple(owners), tuple(steps), ends))
+    return rounds

@@ -130,6 +130,10 @@ class Driver:
     def seed_credit(self, credit: int) -> None:
         self.write(registers.PROG_CRED, credit=credit)
 
+    def await_dispatch(self) -> None:
+        """Wait until every kicked flit has left staging."""
+        self.poll(registers.PROG_STAT, run=0, what="waiting for the dispatcher before the next round is staged")
+
     def kick(self, x: int, y: int, slot: int, flits: int) -> None:
         """Dispatch `flits` staged flits from `slot` to node (x, y), once the dispatcher is free."""
         self.poll(registers.PROG_STAT, run=0, what=f"waiting for the dispatcher before the kick to ({x},{y})")

@@ -1,21 +1,23 @@
 """Runs an artifact on whatever answers a `Transport`: stage, kick, await, round by round (spec: artifact and loader).
 
-An await compares the status mirror with a baseline that was read before the round was dispatched, since the
-mirror survives a reset. A completion only says that a write was handed over; after a stage the loader therefore
+An await compares the status mirror with a baseline that was read before the chain of rounds was dispatched, since the
+mirror survives a reset. Inside a chain the next round is staged as soon as the dispatcher is idle. A completion only says that a write was handed over; after a stage the loader therefore
 waits until the memory ports have acknowledged every word that the stage writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from kohakutpu.compiler.artifact import Artifact, Await, BufferImage, Kick, Round, Seed
+from kohakutpu.compiler.layouts import Quantised
 from kohakutpu.compiler.rounds import TXN
 from kohakutpu.isa import registers, vector
 from kohakutpu.isa.flit import Flit, FlitType
+from kohakutpu.isa.memory import APERTURE_ADDRESS, Aperture
 
 from .driver import AgentError, Driver, NoAnswer
 from .transport import MEMORY_BASE, WORD
@@ -57,6 +59,13 @@ class Loader:
         padded = data.ljust(-(-len(data) // WORD) * WORD, b"\0")
         self.transport.write_block(self.memory_base + image.address, padded)
 
+    def upload(self, image: BufferImage, array: np.ndarray) -> None:
+        """Send FP16 entries to the upload aperture of the operand's side: the machine quantises and stores them."""
+        aperture = {"A": Aperture.UPLOAD_A, "B": Aperture.UPLOAD_B}[image.layout.side]
+        for address, entries in image.uploads(array):
+            inside = APERTURE_ADDRESS.encode(aperture=aperture, local=address)
+            self.transport.write_block(self.memory_base + inside, entries)
+
     def read_buffer(self, image: BufferImage) -> bytes:
         length = -(-image.bytes // WORD) * WORD
         return self.transport.read_block(self.memory_base + image.address, length)[: image.bytes]
@@ -71,29 +80,36 @@ class Loader:
                 array = np.asarray(operands[image.name])
                 if array.dtype not in (np.dtype(np.float16), np.dtype(np.uint16)):
                     raise LoadError(f"{image.name}: expected float16 or uint16 bit patterns, got {array.dtype}")
-                self.write_buffer(image, image.pack(array))
+                if isinstance(image.layout, Quantised):
+                    self.upload(image, array)
+                else:
+                    self.write_buffer(image, image.pack(array))
             else:
                 contents = image.contents()
                 self.write_buffer(image, bytes(image.bytes) if contents is None else contents)
 
     # ---- rounds ----------------------------------------------------------------------------------------
 
-    def _baselines(self, round_: Round) -> dict[int, int]:
-        return {step.node: self.driver.node_status(step.node)["count"] for step in round_.awaits}
+    def _counts(self, chain: Sequence[Round]) -> dict[int, int]:
+        """The signal count of each node that a chain awaits, before it begins."""
+        return {step.node: self.driver.node_status(step.node)["count"] for round_ in chain for step in round_.awaits}
 
-    def run_round(self, round_: Round) -> None:
-        """One round: baselines first, then the flits, then its steps in order."""
+    def run_chain(self, chain: Sequence[Round], after: Callable[[Round], None] = lambda _: None) -> None:
+        """The rounds of a chain: counts first, then each round's flits and its steps in order. `after` sees each."""
         self.driver.forget()
-        expected = self._baselines(round_)
-        self.driver.stage(flit.to_int() for flit in round_.flits)
-        for step in round_.steps:
-            if isinstance(step, Seed):
-                self.driver.seed_credit(step.credits)
-            elif isinstance(step, Kick):
-                self.driver.kick(step.node & 15, step.node >> 4, step.base, step.count)
-            elif isinstance(step, Await):
-                expected[step.node] += step.count
-                self.driver.await_signals(step.node, expected[step.node])
+        expected = self._counts(chain)
+        for round_ in chain:
+            if round_ is not chain[0]:
+                self.driver.await_dispatch()
+            self.driver.stage(flit.to_int() for flit in round_.flits)
+            for step in round_.steps:
+                if isinstance(step, Seed):
+                    self.driver.seed_credit(step.credits)
+                elif isinstance(step, Kick):
+                    self.driver.kick(step.node & 15, step.node >> 4, step.base, step.count)
+                elif isinstance(step, Await):
+                    self.driver.await_signals(step.node, expected[step.node] + step.count)
+            after(round_)
 
     def _written(self) -> int:
         return self.driver.read(registers.AUX_STAT)["writes"]
@@ -110,7 +126,7 @@ class Loader:
                 for count, payload in enumerate(payloads, 1)
             )
             steps = (Seed(1), Kick(at, 0, len(flits)), Await(at, len(flits), 0))
-            self.run_round(Round(0, flits, ((),) * len(flits), steps, False))
+            self.run_chain([Round(0, flits, ((),) * len(flits), steps, False)])
         self.transport.walked = {}
 
     def run(self, artifact: Artifact, operands: Mapping[str, np.ndarray]) -> Run:
@@ -130,16 +146,23 @@ class Loader:
         self.transport.walked = artifact.walked()
         start = self.transport.now
         written = self._written()
-        for number, round_ in enumerate(artifact.rounds):
+        done = 0
+
+        def after(_: Round) -> None:
+            nonlocal done
+            done += 1
+            if self.progress is not None:
+                self.progress(done, len(artifact.rounds))
+
+        for chain in artifact.chains():
             try:
-                self.run_round(round_)
-                if round_.ends_stage:
-                    written = (written + artifact.stages[round_.stage].words) & 0xFFFF
+                self.run_chain(chain, after)
+                if chain[-1].ends_stage:
+                    written = (written + artifact.stages[chain[-1].stage].words) & 0xFFFF
                     self.driver.poll(registers.AUX_STAT, writes=written, what="waiting for the stage's words in memory")
             except (AgentError, NoAnswer) as error:
-                raise type(error)(f"{artifact.kernel}, round {number} of {len(artifact.rounds)}: {error}") from error
-            if self.progress is not None:
-                self.progress(number + 1, len(artifact.rounds))
+                where = f"round {min(done, len(artifact.rounds) - 1)} of {len(artifact.rounds)}"
+                raise type(error)(f"{artifact.kernel}, {where}: {error}") from error
         elapsed = self.transport.now - start
         images = {image.name: self.read_buffer(image) for image in artifact.outputs}
         outputs = {image.name: image.unpack(images[image.name]) for image in artifact.outputs}

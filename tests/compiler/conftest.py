@@ -52,9 +52,9 @@ def run() -> Callable[..., dict[str, np.ndarray]]:
         system = system or System(machine)
         loader = Loader(Driver(ModelTransport(system), timeout=100_000))
         loader.load(artifact, operands)
-        for round_ in artifact.rounds:
-            loader.run_round(round_)
-            if round_.ends_stage:
+        for chain in artifact.chains():
+            loader.run_chain(chain)
+            if chain[-1].ends_stage:
                 system.engine.advance(SETTLE)
         return {image.name: image.unpack(loader.read_buffer(image)) for image in artifact.outputs}
 

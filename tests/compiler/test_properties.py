@@ -67,8 +67,10 @@ def check_legal(artifact, machine):
         unit = artifact.stages[round_.stage].unit
         for flit in round_.flits:
             (cluster if unit == "cluster" else vector).check(flit.payload)
-        assert len(round_.kicks) < round_.steps[0].credits == machine.credit_limit
         assert {kick.node for kick in round_.kicks} <= {unit.node for unit in machine.units}
+    for chain in artifact.chains():
+        assert sum(len(round_.kicks) for round_ in chain) < chain[0].steps[0].credits == machine.credit_limit
+    assert sum(len(chain) for chain in artifact.chains()) == len(artifact.rounds)
     for unit in machine.vectors:
         stream = [
             vector.decode(flit.payload)

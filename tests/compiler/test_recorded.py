@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kohakutpu.compiler import Options, cluster, compile_kernel, fusion
+from kohakutpu.compiler import Options, cluster_published, compile_kernel, fusion
 from kohakutpu.conformance import flits
 from kohakutpu.kernels.linear import linear_bias, linear_silu
 from kohakutpu.machine import load
@@ -62,7 +62,7 @@ def _wrong_span(gm, gn):
 
 @pytest.mark.parametrize(
     "owner, name, wrong",
-    [(cluster._L1, "place", _wrong_place), (fusion, "span_words", _wrong_span)],
+    [(cluster_published._L1, "place", _wrong_place), (fusion, "span_words", _wrong_span)],
     ids=["eoff", "span"],
 )
 def test_a_planted_fault_is_seen(golden, monkeypatch, owner, name, wrong):

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from kohakutpu.compiler import deal
-from kohakutpu.compiler.deal import DealError
-from kohakutpu.compiler.rounds import schedule
+from kohakutpu.compiler import Seed, deal
+from kohakutpu.compiler.deal import DealError, deal_runs
+from kohakutpu.compiler.rounds import by_node, schedule, schedule_published
 from kohakutpu.isa import cluster, vector
 from kohakutpu.isa.flit import node
 
@@ -21,8 +21,24 @@ def made(lengths, nodes=4, depth=512, staging=128, published=False, unit="vector
     """Rounds of instances with these stream lengths, dealt over `nodes` nodes."""
     streams = {(n,): [payload] * length for n, length in enumerate(lengths)}
     places = deal(streams, [node(1 + n % 14, 1 + n // 14) for n in range(nodes)])
-    rounds = schedule(0, unit, streams, places, depth, staging, published)
-    return streams, places, rounds
+    return streams, places, rounds_of(unit, streams, places, depth, staging, published)
+
+
+def rounds_of(unit, streams, places, credit, staging, published):
+    if published:
+        return schedule_published(0, unit, streams, places, credit, staging)
+    return schedule(0, unit, by_node(streams, places), credit, staging)
+
+
+def chains(rounds):
+    """Runs of rounds that begin with a Seed and end with Awaits."""
+    found = []
+    for round_ in rounds:
+        if isinstance(round_.steps[0], Seed):
+            found.append([])
+        found[-1].append(round_)
+    assert all(chain[-1].awaits and not any(r.awaits for r in chain[:-1]) for chain in found)
+    return found
 
 
 CASES = [
@@ -43,7 +59,6 @@ def test_every_flit_once_in_order_within_the_limits(case, published):
         assert 0 < len(round_.flits) <= staging and len(round_.flits) == sum(k.count for k in kicks)
         assert [k.base for k in kicks] == [0, *itertools.accumulate(k.count for k in kicks)][:-1]
         assert 5 * len(kicks) + len(round_.awaits) + 2 <= 128
-        assert round_.steps[0].credits == depth > len(kicks)
         for kick in kicks:
             window = round_.instances[kick.base : kick.base + kick.count]
             assert {places[key] for key in window} == {kick.node}
@@ -51,9 +66,13 @@ def test_every_flit_once_in_order_within_the_limits(case, published):
                 ran[key] += 1
             assert [f.last for f in round_.flits[kick.base : kick.base + kick.count]] == [0] * (kick.count - 1) + [1]
             assert {f.txn for f in round_.flits} == {0x40} and {(f.dst, f.src) for f in round_.flits} == {(0, 0)}
-        assert {a.node: a.count for a in round_.awaits} == {
+    for chain in chains(rounds):
+        kicks = [kick for round_ in chain for kick in round_.kicks]
+        assert chain[0].steps[0].credits == depth > len(kicks)
+        assert {a.node: a.count for a in chain[-1].awaits} == {
             n: sum(k.count for k in kicks if k.node == n) for n in {k.node for k in kicks}
         }
+        assert not published or len(chain) == 1
     assert ran == {key: len(stream) for key, stream in streams.items()}
     assert [r.ends_stage for r in rounds] == [False] * (len(rounds) - 1) + [True]
 
@@ -62,7 +81,7 @@ def test_an_instances_flits_keep_their_order():
     payloads = [vector.RUN.encode(pc=n) for n in range(300)]
     streams = {(0,): payloads, (1,): payloads[:50]}
     for published in (False, True):
-        rounds = schedule(0, "vector", streams, {(0,): 0x11, (1,): 0x12}, 64, 128, published)
+        rounds = rounds_of("vector", streams, {(0,): 0x11, (1,): 0x12}, 64, 128, published)
         for key, stream in streams.items():
             sent = [f.payload for r in rounds for f, k in zip(r.flits, r.instances, strict=True) if k == key]
             assert sent == stream
@@ -75,29 +94,51 @@ def test_the_default_keeps_every_node_busy():
         assert [len({k.node for k in r.kicks}) for r in rounds] == busy
 
 
-@pytest.mark.parametrize("published", [False, True])
-def test_acknowledgements_belong_to_the_round_of_their_drain(published):
+@pytest.mark.parametrize("published, expected", [(False, [[6]]), (True, [[3], [3]])])
+def test_acknowledgements_are_awaited_with_their_drain(published, expected):
+    """As published in the round of the drain, by default at the end of the chain."""
     stream = [GEMM] * 100 + [SEND] + [GEMM] * 100 + [SEND]
-    rounds = schedule(0, "cluster", {(0,): stream}, {(0,): 0x11}, 64, 128, published)
-    acks = [[a.count for a in r.awaits if a.node == RECEIVER] for r in rounds]
-    assert acks == [[3], [3]]
-    assert all(a.acks == (3 if a.node == RECEIVER else 0) for r in rounds for a in r.awaits)
+    rounds = rounds_of("cluster", {(0,): stream}, {(0,): 0x11}, 64, 128, published)
+    acks = [[a.count for a in chain[-1].awaits if a.node == RECEIVER] for chain in chains(rounds)]
+    assert acks == expected
+    assert all(a.acks == (a.count if a.node == RECEIVER else 0) for r in rounds for a in r.awaits)
     assert {f.txn for r in rounds for f in r.flits} == {0}
 
 
 def test_a_quiet_drain_owes_nothing():
-    rounds = schedule(0, "cluster", {(0,): [QUIET]}, {(0,): 0x11}, 64, 128, False)
+    rounds = rounds_of("cluster", {(0,): [QUIET]}, {(0,): 0x11}, 64, 128, False)
     assert [a.node for a in rounds[0].awaits] == [0x11]
 
 
 def test_two_senders_to_one_receiver_are_awaited_once():
-    rounds = schedule(
-        0, "cluster", {(0,): [SEND], (1,): [SEND]}, {(0,): 0x11, (1,): 0x12}, 8, 128, True
-    )
+    rounds = rounds_of("cluster", {(0,): [SEND], (1,): [SEND]}, {(0,): 0x11, (1,): 0x12}, 8, 128, True)
     assert [(a.node, a.count, a.acks) for a in rounds[0].awaits] == [(0x11, 1, 0), (RECEIVER, 6, 6), (0x12, 1, 0)]
 
 
+def test_every_cluster_is_set_going_first():
+    """The first round holds each cluster's instructions up to its first GEMM, later ones at most three times as much as
+    the one before; a lone node needs none of that."""
+    fill = cluster.FILL.encode(n=1)
+    stream = [fill, fill, GEMM] * 9
+    rounds = rounds_of("cluster", {(n,): stream for n in range(4)}, {(n,): 0x11 + n for n in range(4)}, 64, 128, False)
+    assert [[k.count for k in r.kicks] for r in rounds] == [[3] * 4, [8] * 4, [16] * 4]
+    assert len(rounds_of("cluster", {(0,): stream}, {(0,): 0x11}, 64, 128, False)) == 1
+
+
+def test_a_chain_ends_before_its_credit_does():
+    """The last flit of a kick returns no credit: with credit for 3 flits, at most two kicks until everything is awaited."""
+    rounds = rounds_of("vector", {(0,): [RUN] * 50}, {(0,): 0x11}, 3, 10, False)
+    assert [len(chain) for chain in chains(rounds)] == [2, 2, 1]
+
+
 # ---- deal ------------------------------------------------------------------------------------------------
+
+
+def test_runs_of_neighbours():
+    assert deal_runs([(n,) for n in range(5)], [7, 8]) == {7: [(0,), (1,), (2,)], 8: [(3,), (4,)]}
+    assert deal_runs([(0,)], [7, 8, 9]) == {7: [(0,)]}
+    with pytest.raises(DealError, match="1 instances and no unit"):
+        deal_runs([(0,)], [])
 
 
 def test_deal_is_round_robin_over_sorted_keys():

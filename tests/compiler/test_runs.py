@@ -6,7 +6,7 @@ import zlib
 import numpy as np
 import pytest
 
-from kohakutpu.compiler import Options, compile_kernel
+from kohakutpu.compiler import CompileError, Options, compile_kernel
 from kohakutpu.host.driver import NoAnswer
 from kohakutpu.isa import cluster, vector
 from kohakutpu.kernels.linear import (
@@ -112,6 +112,42 @@ PUBLISHED = [
 @pytest.mark.parametrize("kernel, machine, shapes, knobs, held", PUBLISHED, ids=identify)
 def test_published_lowering(run, kernel, machine, shapes, knobs, held):
     same(run, kernel, machine, shapes, knobs, Options("published", held))
+
+
+@pytest.mark.parametrize("machine", ["mm_mesh", "quad", "ship_3x2"])
+@pytest.mark.parametrize("kernel, shapes, preq", [
+    (matmul, {"a": (3, 21, 100), "b": (37, 100)}, ("a", "b")),
+    (matmul, {"a": (21, 100), "b": (37, 100)}, ("b",)),
+    (linear_silu, {"x": (16, 64), "w": (16, 64)}, ("w",)),
+])  # fmt: skip
+def test_operands_that_are_quantised_as_they_are_uploaded(run, machine, kernel, shapes, preq):
+    same(run, kernel, machine, shapes, {"gm": 4, "gn": 4, "nk": 1}, Options(preq=preq))
+
+
+@pytest.mark.parametrize("preq", [("a",), ("b",)])
+def test_the_side_of_an_upload_matters(run, preq):
+    """An operand packed for the other side gives other bytes."""
+    machine, shapes = load("quad"), {"a": (16, 64), "b": (16, 64)}
+    artifact = compile_kernel(matmul, machine, shapes, {"gm": 2, "gn": 2, "nk": 1}, Options(preq=preq))
+    flipped = [
+        dataclasses.replace(image, layout=dataclasses.replace(image.layout, side="AB"[image.name == "a"]))
+        if image.name in preq else image for image in artifact.buffers
+    ]  # fmt: skip
+    operands = operands_of(shapes, 1.0)
+    wanted = meaning(matmul, {}, operands)["c"]
+    assert (run(artifact, machine, operands)["c"] == wanted).all()
+    assert (run(dataclasses.replace(artifact, buffers=tuple(flipped)), machine, operands)["c"] != wanted).any()
+
+
+def test_what_cannot_be_quantised_ahead_is_refused(bench):
+    shapes = {"x": (16, 64), "w": (16, 64), "r": (16, 16)}
+    for preq, reason in ((("r",), "r is not an input that only products read; those are x, w"), (("q",), "q is not an")):
+        with pytest.raises(CompileError, match=reason):
+            compile_kernel(linear_add, bench, shapes, {"gm": 2, "gn": 2}, Options(preq=preq))
+    with pytest.raises(CompileError, match="the published programs have no operands that are quantised"):
+        Options("published", preq=("x",))
+    with pytest.raises(CompileError, match="expected a collection of operands' names"):
+        Options(preq="x")
 
 
 @pytest.mark.parametrize("kernel", [flat, constants, temps])
@@ -226,7 +262,7 @@ FAULTS = {
     "eoff": (on_cluster(cluster.Op.FILL, sel=1), cluster_edit(eoff=lambda v: v + 1)),
     "fbank": (on_cluster(cluster.Op.FILL, 2), cluster_edit(fbank=lambda v: 1 - v)),
     "fill address": (on_cluster(cluster.Op.FILL, 1), cluster_edit(addr=lambda v: v + 256)),
-    "acc": (on_cluster(cluster.Op.GEMM, 1), cluster_edit(acc=lambda v: 0)),
+    "acc": (on_cluster(cluster.Op.GEMM, acc=1), cluster_edit(acc=lambda v: 0)),
     "boff": (on_cluster(cluster.Op.GEMM), cluster_edit(boff=lambda v: v + 1)),
     "anchor": (on_cluster(cluster.Op.GEMM), cluster_edit(anchor=lambda v: v + 1)),
     "slot": (on_cluster(cluster.Op.DRAIN), cluster_edit(addr=lambda v: v + 32)),
