@@ -298,6 +298,37 @@ def test_atomics_keep_one_thread_only_where_order_shows(body_of):
         assert ordered(body_of(body, parameters).program)
 
 
+TILES = """
+acc: CooperativeMatrix[f32, 16, 16, Use.ACCUMULATOR]
+a: CooperativeMatrix[f16, 16, 16, Use.A]
+b: CooperativeMatrix[f16, 16, 16, Use.B]
+wave_number = thread.x() // 16
+acc.splat(0)
+for k in range(n // 16):
+    a.load(x, wave_number * 16 * n + k * 16, 0, n)
+    b.load(w, k * 16, 1, n)
+    acc.mma(a, b)
+acc.store(out, wave_number * 256, 0, 16)
+"""
+
+
+def test_a_wave_multiplies_tiles(agree, body_of):
+    declared = body_of(TILES, "out: KernelBuffer[f32], x: KernelBuffer[f16], w: KernelBuffer[f16], n: u32")
+    x, w = np.random.default_rng(3).standard_normal((2, 32 * 48)).astype(np.float16)
+    agree(declared, np.zeros(512, np.float32), x, w, 48, block=32, width=16)
+
+
+def test_lanes_that_go_apart_over_a_tile_are_refused_when_they_do(cpu, body_of):
+    for body, text in (
+        ("a.load(x, 4 * i32(thread.x()), 0, 2)", "the offset differs between the lanes of a wave, whose tile is one"),
+        ("if thread.x() == n:\n    a.splat(1)", "tile.splat, which only some lanes of a wave reach"),
+    ):
+        declared = body_of("a: CooperativeMatrix[i8, 2, 2, Use.A]\n" + body, "x: KernelBuffer[i8], n: u32")
+        with pytest.raises(XpuLaunchError, match=text) as caught:
+            cpu(declared, np.zeros(16, np.int8), 1, block=4, width=4, checked=False)
+        assert caught.value.code == 0
+
+
 def test_wrong_arguments_are_refused(cpu):
     y = np.zeros(4, np.float32)
     for arguments, text in (
@@ -357,7 +388,8 @@ def test_generated_kernels_agree(generated, kernel_of, near, random):
     event(generated_agrees(generated, kernel_of, near, random))
 
 
-ORDER_OF_ITEMS = ("makes_way", "several_readers", "earlier_lanes", "memory_is_restored", "overlapping", "work_item_order")
+ORDER_OF_ITEMS = ("makes_way", "several_readers", "earlier_lanes", "memory_is_restored", "overlapping", "work_item_order",
+                  "own_arguments")
 
 
 @pytest.mark.slow

@@ -186,9 +186,7 @@ def execute(backend: CpuBackEnd, request: Request, width: int, checked: bool) ->
         edges = [total * n // (workers * CHUNKS) for n in range(workers * CHUNKS + 1)]
         records = list(pool(workers).map(part, zip(edges, edges[1:], strict=False)))
     del arrays
-    if checked:
-        found = [struct.unpack("<16q", record) for record in records]
-        report(backend, request, code, found)
+    report(backend, request, code, [struct.unpack("<16q", record) for record in records])
 
 
 def report(backend: CpuBackEnd, request: Request, code: Code, records: list[tuple]) -> None:
@@ -196,7 +194,11 @@ def report(backend: CpuBackEnd, request: Request, code: Code, records: list[tupl
     trapped = min((record[:5] for record in records if record[0]), key=lambda r: r[1], default=None)
     if trapped:
         site = code.sites[trapped[0] - 1]
-        raise Undefined(shown(site, trapped[3:]), site.at, place(request, trapped[1], trapped[2]))
+        text, where = shown(site, trapped[3:]), place(request, trapped[1], trapped[2])
+        if site.refused:
+            detail = f"{text} ({site.at}): {where}"
+            raise XpuLaunchError(request.kernel.name, backend.name, 0, REASONS[0], detail)
+        raise Undefined(text, site.at, where)
     broken = min((record[9:14] for record in records if record[9]), key=lambda r: r[1], default=None)
     if broken:
         site = code.sites[broken[0] - 1]

@@ -44,11 +44,15 @@ class Value:
 
 @dataclass(frozen=True)
 class Site:
-    """Where a checked build may stop: what it says, with {0} and {1} as the shown values, which are of `kinds`."""
+    """Where a run may stop: what it says, with {0} and {1} as the shown values, which are of `kinds`.
+
+    `refused`: what stops it is defined, and has no code here.
+    """
 
     text: str
     at: object
-    kinds: tuple[str, ...]
+    kinds: tuple[Scalar, ...]
+    refused: bool = False
 
 
 class Emitter:
@@ -212,8 +216,8 @@ class Emitter:
     def address(self, base, offset, kind=I8):
         """base + offset elements of a type; a vector of pointers for a vector of offsets."""
         pointer = self.builder.gep(base, [offset], source_etype=kind)
-        if isinstance(offset.type, ir.VectorType):
-            pointer.type = ir.VectorType(POINTER, offset.type.count)
+        vector = isinstance(offset.type, ir.VectorType)
+        pointer.type = ir.VectorType(POINTER, offset.type.count) if vector else POINTER
         return pointer
 
 

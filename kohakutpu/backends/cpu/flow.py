@@ -103,7 +103,7 @@ class Flow(LoweringTarget):
     def declare(self, variable: tree.Variable, value) -> None:
         kind = variable.type
         if isinstance(kind, TileType):
-            self.frame.values[variable] = self.new_tile(kind, value)
+            self.frame.values[variable] = self.new_tile(kind, value, variable in self.crossing)
             return
         if value is None:
             vector = isinstance(kind, VectorType)

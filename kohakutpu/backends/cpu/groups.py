@@ -172,6 +172,8 @@ class Groups(Tiles):
 
     def bytes_of(self, kind) -> int:
         """Bytes of an LLVM type in memory."""
+        if isinstance(kind, ir.ArrayType):
+            return kind.count * self.size(kind.element)
         if isinstance(kind, ir.VectorType):
             return -(-kind.count // 8) if kind.element == I1 else kind.count * self.size(kind.element)
         return self.size(kind)
@@ -520,15 +522,18 @@ class Groups(Tiles):
     # What a checked build finds.
     def check(self, bad: Value, at, text: str, *shown: tuple[Scalar, Value]) -> None:
         """Undefined behaviour where lanes of the mask are bad: the run ends, and says which work-item showed what."""
-        if not self.checked:
-            return
+        if self.checked:
+            self.stop_if(bad, at, text, *shown)
+
+    def stop_if(self, bad: Value, at, text: str, *shown: tuple[Scalar, Value], refused: bool = False) -> None:
+        """End the run where lanes of the mask are bad, in any build; `refused` says that the interpreter goes on."""
         b = self.builder
         if isinstance(bad.ir, ir.Constant) and bad.uniform and not bad.ir.constant:
             return
         lanes = self.under(bad.ir) if bad.stride is None else None
         with self.when(bad.ir if lanes is None else self.any(lanes), likely=False):
             lane = self.first(lanes) if lanes is not None else self.first()
-            self.report(0, lane, at, text, shown)
+            self.report(0, lane, at, text, shown, refused)
             b.branch(self.stop)
             b.position_at_end(b.append_basic_block("never"))
 
@@ -541,10 +546,10 @@ class Groups(Tiles):
             with self.when(b.icmp_unsigned("==", b.load(slot, typ=I64), I64(0))):
                 self.report(9, self.first(lanes), at, text, shown)
 
-    def report(self, place: int, lane, at, text: str, shown) -> None:
+    def report(self, place: int, lane, at, text: str, shown, refused: bool = False) -> None:
         """site + 1, workgroup, work-item and two shown values, from a place of the record on."""
         b = self.builder
-        self.sites.append(Site(text, at, tuple(kind for kind, _ in shown)))
+        self.sites.append(Site(text, at, tuple(kind for kind, _ in shown), refused))
         item = b.add(self.widen(self.base(), 64), lane) if self.wave is not None else I64(0)
         numbers = [I64(len(self.sites)), self.number, item]
         for kind, value in shown:
