@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from kohakutpu.isa import registers
-from kohakutpu.isa.flit import FLIT_WIDTH, Flit, xy
+from kohakutpu.isa.flit import FLIT_WIDTH, Flit, FlitType, xy
 from kohakutpu.isa.registers import Register
+from kohakutpu.isa.signals import CU_CTRL_REPLY, CU_CTRL_REQUEST, ControlIndex, ControlOp
 
 from .transport import CONTROL_BASE, Transport, TransportError
 
@@ -19,6 +20,11 @@ POLLS_PER_CHECK = 256  # polls in vain between two looks at STATUS: seldom, sinc
 DEFAULT_TIMEOUT = {"cycles": 2_000_000, "s": 30.0}
 PATIENCE = 100
 LOOKS = 16  # times within a budget that progress is looked at
+# How long a flit from the mailbox may be on its way there and back through a quiet mesh, and looks at the mailbox at least.
+REPLY_WAIT = {"cycles": 1_000, "s": 0.05}
+REPLY_LOOKS = 4
+ASKED = 2  # times that a declared unit is asked before it counts as silent: of two requests at once it loses one
+TXN_MASK = 0xFF
 
 
 class NoAnswer(TransportError):
@@ -45,6 +51,7 @@ class Driver:
         self.timeout = DEFAULT_TIMEOUT[transport.unit] if timeout is None else timeout
         self.patient = timeout is None
         self._shadow: dict[str, int] = {}
+        self._txn = 0
 
     def forget(self) -> None:
         """Start a program: nothing is known about any register."""
@@ -63,8 +70,10 @@ class Driver:
             self._shadow[register.name] = value
         self.transport.write64(self.base + register.at(index), value)
 
-    def poll(self, register: Register, index: int = 0, *, what: str, timeout: float | None = None, **want: int) -> None:
-        """Read until every named field has the wanted value.
+    def poll(
+        self, register: Register, index: int = 0, *, what: str, timeout: float | None = None, **want: int
+    ) -> dict[str, int]:
+        """Read until every named field has the wanted value; returns every field as it was then.
 
         Raises `NoAnswer` after the driver's timeout, or this one, naming the register, what was wanted, what was read
         last, and what the machine is doing; `AgentError` when the agent reports that it refused something.
@@ -77,7 +86,7 @@ class Driver:
         while True:
             seen = self.read(register, index)
             if all(seen[name] == value for name, value in want.items()):
-                return
+                return seen
             now = self.transport.now
             if progress is not None and now - looked > limit / LOOKS:
                 looked, before, progress = now, progress, self.transport.progress
@@ -146,10 +155,13 @@ class Driver:
         """The status mirror of a packed node byte: code, arg, count, valid."""
         return self.read(registers.NODE_STATUS, node)
 
-    def await_signals(self, node: int, count: int) -> None:
-        """Wait until the mirror's 16-bit signal count of `node` is `count`."""
+    def await_signals(self, node: int, count: int) -> dict[str, int]:
+        """Wait until the mirror's 16-bit signal count of `node` is `count`, modulo 65536; the mirror's fields then.
+
+        The mirror survives a reset, so `count` starts from what `node_status` gave before anything was sent.
+        """
         x, y = xy(node)
-        self.poll(
+        return self.poll(
             registers.NODE_STATUS, node, count=count & 0xFFFF, valid=1,
             what=f"waiting for signals of node ({x},{y})",
         )  # fmt: skip
@@ -176,6 +188,58 @@ class Driver:
             if self.receive() is None:
                 return count
         return RX_DRAIN_POPS
+
+    def exchange(self, request: Flit, answers: Callable[[Flit], bool]) -> Flit | None:
+        """Send a flit and wait, `REPLY_WAIT` at most, for one that `answers`; None when it does not come.
+
+        Other flits that wait in the mailbox or arrive meanwhile are dropped: they belong to nobody.
+        """
+        self.poll(registers.STATUS, busy=0, what="waiting for the agent to have sent everything, before a flit of the mailbox")
+        self.drain()
+        self.send(request)
+        transport, looks = self.transport, 0
+        start = transport.now
+        while True:
+            flit = self.receive()
+            if flit is None:
+                looks += 1
+                if looks > REPLY_LOOKS and transport.now - start > REPLY_WAIT[transport.unit]:
+                    return None
+                transport.pause()
+            elif answers(flit):
+                return flit
+
+    def ask(self, at: int, index: int = ControlIndex.CAPS, *, agent: int, attempts: int = 1) -> int | None:
+        """The 64-bit value behind CU_CTRL `index` of the unit at node `at`, or None when it does not answer.
+
+        `agent` is the node that the reply goes to, where the agent receives. Only a reply from `at` itself counts: for an
+        empty site the clamp makes a neighbour answer (spec: discovery). One request at a time: a unit keeps one.
+        """
+        for _ in range(attempts):
+            self._txn = self._txn + 1 & TXN_MASK
+            request = Flit(at, agent, FlitType.CU_CTRL, self._txn, 1, 0, CU_CTRL_REQUEST.encode(index=index))
+
+            def right(flit: Flit, txn: int = self._txn) -> bool:
+                reply = CU_CTRL_REPLY.decode(flit.payload)
+                return (flit.type, flit.src, flit.txn, reply["op"], reply["index"]) == (
+                    FlitType.CU_CTRL, at, txn, ControlOp.REPLY, index,
+                )  # fmt: skip
+
+            flit = self.exchange(request, right)
+            if flit is not None:
+                return CU_CTRL_REPLY.get(flit.payload, "value")
+        return None
+
+    def control(self, at: int, index: int = ControlIndex.CAPS, *, agent: int) -> int:
+        """`ask` of a unit that has to be there: `NoAnswer` when it is silent."""
+        value = self.ask(at, index, agent=agent, attempts=ASKED)
+        if value is None:
+            x, y = xy(at)
+            raise NoAnswer(
+                f"the unit at ({x},{y}) did not answer CU_CTRL index {index:#x} within {REPLY_WAIT[self.transport.unit]:,} "
+                f"{self.transport.unit}, asked {ASKED} times\n{self.transport.diagnose()}".rstrip()
+            )
+        return value
 
     # ---- identity --------------------------------------------------------------------------------------
 

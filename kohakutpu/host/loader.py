@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kohakutpu.compiler.artifact import Artifact, Await, BufferImage, Kick, Round, Seed
+from kohakutpu.compiler.artifact import UNIT_TYPES, Artifact, Await, BufferImage, Kick, Round, Seed
 from kohakutpu.compiler.layouts import Quantised
 from kohakutpu.compiler.rounds import TXN
 from kohakutpu.isa import registers, vector
@@ -20,6 +20,7 @@ from kohakutpu.isa.flit import Flit, FlitType
 from kohakutpu.isa.memory import APERTURE_ADDRESS, Aperture
 
 from .driver import AgentError, Driver, NoAnswer
+from .faults import UnitFault, check_fault
 from .transport import MEMORY_BASE, WORD
 
 
@@ -52,6 +53,7 @@ class Loader:
         self.transport = driver.transport
         self.memory_base = memory_base
         self.progress = progress
+        self._kinds: dict[int, int] = {}  # CU_TYPE by node of the artifact that runs
 
     # ---- buffers ---------------------------------------------------------------------------------------
 
@@ -108,7 +110,8 @@ class Loader:
                 elif isinstance(step, Kick):
                     self.driver.kick(step.node & 15, step.node >> 4, step.base, step.count)
                 elif isinstance(step, Await):
-                    self.driver.await_signals(step.node, expected[step.node] + step.count)
+                    status = self.driver.await_signals(step.node, expected[step.node] + step.count)
+                    check_fault(step.node, status, self._kinds.get(step.node), "at the end of what it was sent")
             after(round_)
 
     def _written(self) -> int:
@@ -132,8 +135,8 @@ class Loader:
     def run(self, artifact: Artifact, operands: Mapping[str, np.ndarray]) -> Run:
         """Load operands, run every round, read the results back.
 
-        Raises `LoadError` for wrong operands, `NoAnswer` for a machine that stops and `AgentError` for what the agent
-        refuses, with the round named.
+        Raises `LoadError` for wrong operands, `NoAnswer` for a machine that stops, `AgentError` for what the agent
+        refuses and `UnitFault` for a unit whose last signal is a FAULT, with the round named.
         """
         self.driver.identify()
         self.driver.clear_error()
@@ -144,6 +147,7 @@ class Loader:
         """Run every round on operands that are loaded already, and read the results back."""
         self._restore()
         self.transport.walked = artifact.walked()
+        self._kinds = {at: UNIT_TYPES[stage.unit] for stage in artifact.stages for at in stage.nodes.values()}
         start = self.transport.now
         written = self._written()
         done = 0
@@ -160,7 +164,7 @@ class Loader:
                 if chain[-1].ends_stage:
                     written = (written + artifact.stages[chain[-1].stage].words) & 0xFFFF
                     self.driver.poll(registers.AUX_STAT, writes=written, what="waiting for the stage's words in memory")
-            except (AgentError, NoAnswer) as error:
+            except (AgentError, NoAnswer, UnitFault) as error:
                 where = f"round {min(done, len(artifact.rounds) - 1)} of {len(artifact.rounds)}"
                 raise type(error)(f"{artifact.kernel}, {where}: {error}") from error
         elapsed = self.transport.now - start
