@@ -27,13 +27,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--transport", default="model", metavar="T",
         help=f"the way to the machine: {', '.join(usage for usage, _ in KINDS.values())} (default model; docs/transports.md)",
     )  # fmt: skip
-    parser.add_argument("--machine", default=DEFAULT_MACHINE, metavar="M", help=f"what should be there (default {DEFAULT_MACHINE})")
+    parser.add_argument(
+        "--machine", default=DEFAULT_MACHINE, metavar="M", help=f"what should be there (default {DEFAULT_MACHINE})"
+    )
     parser.add_argument("--from", dest="first", metavar="STEP", help=f"the first step, by name or number: {steps}")
     parser.add_argument("--until", dest="last", metavar="STEP", help="the last step")
     parser.add_argument("--runs", type=int, default=6, metavar="N", help="repetitions of the last step (default 6)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of random data and operands (default 1)")
-    parser.add_argument("--timeout", type=float, metavar="T", help="bound of each wait, in cycles or, on a board, seconds")
-    parser.add_argument("--fault", action="append", default=[], metavar="NAME", help="plant a fault in a simulated machine (repeatable)")
+    parser.add_argument(
+        "--timeout", type=float, metavar="T", help="bound of each wait, in cycles or, on a board, seconds"
+    )
+    parser.add_argument(
+        "--fault", action="append", default=[], metavar="NAME", help="plant a fault in a simulated machine (repeatable)"
+    )
     parser.add_argument("--dry-run", action="store_true", help="say which steps would run, and touch nothing")
     parser.add_argument("--report", type=Path, metavar="FILE.json", help="write every verdict and measurement")
     parser.add_argument("--page", type=Path, metavar="FILE.html", help="write the report as a page for people")

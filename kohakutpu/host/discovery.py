@@ -81,7 +81,10 @@ def write_through_port(driver: Driver, at: int, address: int, word: bytes, *, ag
     """Write a 32-byte word through the memory port at node `at`; whether it is acknowledged."""
     driver.send(Flit(at, agent, FlitType.MEM_WR_REQ, TAG, 0, 0, MEM_WR.encode(addr=address)))
     data = Flit(at, agent, FlitType.MEM_WR_DATA, TAG, 1, 0, int.from_bytes(word, "little"))
-    return driver.exchange(data, lambda flit: (flit.type, flit.src, flit.txn) == (FlitType.MEM_WR_ACK, at, TAG)) is not None
+    return (
+        driver.exchange(data, lambda flit: (flit.type, flit.src, flit.txn) == (FlitType.MEM_WR_ACK, at, TAG))
+        is not None
+    )
 
 
 def unit_answers(driver: Driver, at: int, *, agent: int, attempts: int = 1) -> Capabilities | None:

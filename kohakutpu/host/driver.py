@@ -94,7 +94,9 @@ class Driver:
             if now - alive > limit or now - start > PATIENCE * limit:
                 spent = f"{limit:,} {self.transport.unit}"
                 if now - alive <= limit:
-                    spent = f"{PATIENCE * limit:,} {self.transport.unit}, the most a wait may take, though flits still move"
+                    spent = (
+                        f"{PATIENCE * limit:,} {self.transport.unit}, the most a wait may take, though flits still move"
+                    )
                 elif progress is not None:
                     spent += f" without a sign of life ({now - start:,} in all)"
                 wanted = " ".join(f"{name}={value}" for name, value in want.items())
@@ -194,7 +196,9 @@ class Driver:
 
         Other flits that wait in the mailbox or arrive meanwhile are dropped: they belong to nobody.
         """
-        self.poll(registers.STATUS, busy=0, what="waiting for the agent to have sent everything, before a flit of the mailbox")
+        self.poll(
+            registers.STATUS, busy=0, what="waiting for the agent to have sent everything, before a flit of the mailbox"
+        )
         self.drain()
         self.send(request)
         transport, looks = self.transport, 0
@@ -251,4 +255,3 @@ class Driver:
                 f"no control agent at {self.base:#x}: CAPS names a {caps['flit_width']}-bit flit, expected {FLIT_WIDTH}"
             )
         return caps
-

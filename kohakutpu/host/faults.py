@@ -38,8 +38,16 @@ def fault_text(kind: int | None, arg: int) -> str:
             f"offset into accumulators); {arg} operations completed since reset, modulo 65536"
         )
     if kind == UnitType.VECTOR:
-        return f"{Fault(arg).name}: {VECTOR_FAULTS[arg]}" if arg in VECTOR_FAULTS else f"code {arg:#x}, which no vector core has"
-    return f"argument {arg:#x}" if kind is None else f"argument {arg:#x} of a {kind_name(kind)}, whose faults are not known"
+        return (
+            f"{Fault(arg).name}: {VECTOR_FAULTS[arg]}"
+            if arg in VECTOR_FAULTS
+            else f"code {arg:#x}, which no vector core has"
+        )
+    return (
+        f"argument {arg:#x}"
+        if kind is None
+        else f"argument {arg:#x} of a {kind_name(kind)}, whose faults are not known"
+    )
 
 
 def check_fault(at: int, status: Mapping[str, int], kind: int | None, what: str) -> None:

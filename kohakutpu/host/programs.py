@@ -51,7 +51,9 @@ class Credit:
     def kick(self, node: int, flits: int) -> None:
         """Account for one; raises `CreditError` for more kicks than `most_kicks`."""
         if len(self.kicks) == most_kicks(self.seeded):
-            raise CreditError(f"kick {len(self.kicks) + 1} of a round with {self.seeded} of credit: each takes one for good")
+            raise CreditError(
+                f"kick {len(self.kicks) + 1} of a round with {self.seeded} of credit: each takes one for good"
+            )
         self.kicks.append((node, flits))
 
     @property

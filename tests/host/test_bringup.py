@@ -49,7 +49,12 @@ def test_every_machine_passes(name):
     kernel = report.results[9].facts
     assert kernel["kernel"] == ("linear_silu" if machine.vectors else "matmul")
     assert machine.vectors or "plain product" in kernel["note"]
-    worked = {at for group in report.results[8].facts["done"].values() for at, cycles in group["busy_cycles"].items() if cycles}
+    worked = {
+        at
+        for group in report.results[8].facts["done"].values()
+        for at, cycles in group["busy_cycles"].items()
+        if cycles
+    }
     assert worked == {f"({unit.x},{unit.y})" for unit in machine.units}
 
 
@@ -286,7 +291,9 @@ def without_units(machine):
 
 def another(**changes):
     """What is really there is another machine than the one described."""
-    return lambda machine: Tampered(dataclasses.replace(machine, **{name: change(machine) for name, change in changes.items()}))
+    return lambda machine: Tampered(
+        dataclasses.replace(machine, **{name: change(machine) for name, change in changes.items()})
+    )
 
 
 def forgets_to_count(machine):
@@ -316,7 +323,9 @@ def flit_to_another(machine):
     agent = transport.system.orchestrator
     first, second = (unit.node for unit in machine.units[:2])
     push = agent.push_outbound
-    agent.push_outbound = lambda flit, now: push(flit._replace(dst=second if flit.type == 5 and flit.dst == first else flit.dst), now)
+    agent.push_outbound = lambda flit, now: push(
+        flit._replace(dst=second if flit.type == 5 and flit.dst == first else flit.dst), now
+    )
     return transport
 
 
@@ -487,13 +496,17 @@ def test_a_hang_is_reported_with_every_node():
 
 def test_the_command_writes_its_report_and_page(tmp_path, capsys):
     report, page = tmp_path / "r.json", tmp_path / "r.html"
-    assert main(["bringup", "--machine", "mm_mesh", "--runs", "2", "--report", str(report), "--page", str(page)]) == PASSED
+    assert (
+        main(["bringup", "--machine", "mm_mesh", "--runs", "2", "--report", str(report), "--page", str(page)]) == PASSED
+    )
     out = capsys.readouterr().out
     assert len(re.findall(r"^ ?\d+ \S+ +passed", out, re.M)) == len(STEPS)
     assert out.splitlines()[-1] == "mm_mesh over model: 11 of 11 steps passed"
     record = json.loads(report.read_text())
     assert record["format"] == "kohakutpu-bringup-1" and record["exit_status"] == 0
-    assert [step["step"] for step in record["steps"]] == NAMES and {step["verdict"] for step in record["steps"]} == {"passed"}
+    assert [step["step"] for step in record["steps"]] == NAMES and {step["verdict"] for step in record["steps"]} == {
+        "passed"
+    }
     assert record["steps"][6]["facts"] == {"units": 2, "ports": 1, "words_by_each_port": 21}
     text = page.read_text()
     HTMLParser().feed(text)

@@ -7,7 +7,16 @@ import pytest
 from kohakutpu.host import counters
 from kohakutpu.host.capabilities import Capabilities, Status, expected, kind_name, kind_of
 from kohakutpu.host.counters import Counters
-from kohakutpu.host.discovery import Flicker, coordinates, discover, find_agent, hears, port_answers, unit_answers, write_through_port
+from kohakutpu.host.discovery import (
+    Flicker,
+    coordinates,
+    discover,
+    find_agent,
+    hears,
+    port_answers,
+    unit_answers,
+    write_through_port,
+)
 from kohakutpu.host.driver import REPLY_WAIT, Driver, NoAnswer
 from kohakutpu.host.faults import UnitFault, check_fault, fault_text
 from kohakutpu.host.model_transport import ModelTransport
@@ -100,7 +109,9 @@ def test_stale_flits_are_no_answers():
     machine = load("quad")
     driver, unit = driver_of(machine), machine.vectors[0]
     for index in (ControlIndex.STATUS, ControlIndex.CAPS):
-        driver.send(Flit(unit.node, machine.agent.node, FlitType.CU_CTRL, 0xEE, 1, 0, CU_CTRL_REQUEST.encode(index=index)))
+        driver.send(
+            Flit(unit.node, machine.agent.node, FlitType.CU_CTRL, 0xEE, 1, 0, CU_CTRL_REQUEST.encode(index=index))
+        )
         driver.transport.system.engine.advance(200)
     status = Status.decode(driver.control(unit.node, ControlIndex.STATUS, agent=machine.agent.node))
     assert status == Status(busy=0, error=0, space=unit.inst_depth)
@@ -208,7 +219,10 @@ def test_every_fault_code_has_words():
         assert fault_text(UnitType.VECTOR, code).startswith(f"{code.name}: ")
     assert fault_text(UnitType.VECTOR, 0x40) == "code 0x40, which no vector core has"
     assert "7 operations" in fault_text(UnitType.CLUSTER, 7)
-    assert fault_text(0x5256, 3) == "argument 0x3 of a RV32 core, whose faults are not known" and fault_text(None, 3) == "argument 0x3"
+    assert (
+        fault_text(0x5256, 3) == "argument 0x3 of a RV32 core, whose faults are not known"
+        and fault_text(None, 3) == "argument 0x3"
+    )
     check_fault(1, {"valid": 0, "code": SignalCode.FAULT, "arg": 0}, None, "nothing was seen")
 
 
@@ -228,7 +242,13 @@ def test_credit_keeps_one_of_each_kick():
 
 
 def test_programs_are_cut_to_staging_and_credit():
-    programs = [Program(1, tuple(range(10)), 5), Program(2, (20, 21)), Program(1, (30,)), Program(3, ()), Program(4, (40,))]
+    programs = [
+        Program(1, tuple(range(10)), 5),
+        Program(2, (20, 21)),
+        Program(1, (30,)),
+        Program(3, ()),
+        Program(4, (40,)),
+    ]
     cut = list(rounds(programs, slots=4, credit=3))
     assert all(sum(len(p.payloads) for p in taken) <= 4 and len(taken) <= 2 for taken in cut)
     assert all(len({p.node for p in taken}) == len(taken) for taken in cut)
@@ -244,7 +264,10 @@ def test_long_programs_run_whatever_the_credit(credit, slots):
     machine = load("quad")
     driver = driver_of(machine)
     run_programs(
-        driver, [Program(unit.node, (0,) * (13 + number), number) for number, unit in enumerate(machine.units)], slots=slots, credit=credit
+        driver,
+        [Program(unit.node, (0,) * (13 + number), number) for number, unit in enumerate(machine.units)],
+        slots=slots,
+        credit=credit,
     )
     retired = {unit.node: driver.transport.system.units[unit.node].retired for unit in machine.units}
     assert list(retired.values()) == [13 + number for number in range(len(machine.units))]
@@ -265,6 +288,10 @@ def test_a_completion_of_another_batch_is_a_wrong_signal(monkeypatch):
     machine = load("mm_mesh")
     driver = driver_of(machine)
     stage = driver.stage
-    monkeypatch.setattr(driver, "stage", lambda flits: stage(Flit.from_int(flit)._replace(txn=9).to_int() for flit in flits))
-    with pytest.raises(WrongSignal, match=r"\(1,0\) ended with signal 0x01 arg 0x9, expected BATCH_COMPLETE of txn 0x3"):
+    monkeypatch.setattr(
+        driver, "stage", lambda flits: stage(Flit.from_int(flit)._replace(txn=9).to_int() for flit in flits)
+    )
+    with pytest.raises(
+        WrongSignal, match=r"\(1,0\) ended with signal 0x01 arg 0x9, expected BATCH_COMPLETE of txn 0x3"
+    ):
         run_programs(driver, [Program(node(1, 0), (0,), 3)], slots=128, credit=4)

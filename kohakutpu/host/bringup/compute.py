@@ -92,7 +92,9 @@ def ask_units(board: Board) -> None:
     for number, unit in enumerate(machine.units):
         before = signals_seen(board)
         program = Program(unit.node, (NOTHING,), FIRST_TXN + number)
-        run_programs(board.driver, [program], slots=machine.staging_flits, credit=machine.credit_limit, kinds=board.kinds)
+        run_programs(
+            board.driver, [program], slots=machine.staging_flits, credit=machine.credit_limit, kinds=board.kinds
+        )
         after = signals_seen(board)
         moved = {place(at): (after[at] - before[at]) & 0xFFFF for at in after if after[at] != before[at]}
         if moved != {place(unit.node): 1}:
@@ -119,7 +121,9 @@ def ask_ports(board: Board) -> int:
             found = board.read(at, WORD_BYTES)
             if found != turned:
                 was = "what was there before" if found == word else found.hex()
-                raise WrongAnswer(f"{at:#x} reads {was} after the memory port at {place(port.node)} wrote {turned.hex()} there")
+                raise WrongAnswer(
+                    f"{at:#x} reads {was} after the memory port at {place(port.node)} wrote {turned.hex()} there"
+                )
     return len(addresses)
 
 
@@ -162,7 +166,9 @@ def compute(board: Board, case: Case, machine: Machine, what: str, seed: int) ->
             raise WrongAnswer(f"{what}: {row.different} of {row.bytes // 2} elements differ; {row.first}")
     for at, count in work.items():
         if counted[at]["retired"] != count:
-            raise WrongAnswer(f"{what}: {place(at)} retired {counted[at]['retired']} instructions, and {count} were sent to it")
+            raise WrongAnswer(
+                f"{what}: {place(at)} retired {counted[at]['retired']} instructions, and {count} were sent to it"
+            )
     return {
         "kernel": artifact.kernel, "instructions": artifact.flit_count, "elapsed": run.elapsed, "unit": run.unit,
         "bytes": sum(row.bytes for row in rows), "sha256": {row.buffer: row.found for row in rows},

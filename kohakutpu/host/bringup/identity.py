@@ -24,7 +24,9 @@ def shape(board: Board, facts: dict) -> None:
     facts["grid"] = [caps["grid_lo"], caps["grid_hi"]]
     wrong = [f"{name} {caps[name]}, expected {value}" for name, value in wanted.items() if caps[name] != value]
     if wrong:
-        raise NotThisMachine(f"this is not {machine.name}, a grid of {machine.nx}x{machine.ny}: CAPS says {'; '.join(wrong)}", facts)
+        raise NotThisMachine(
+            f"this is not {machine.name}, a grid of {machine.nx}x{machine.ny}: CAPS says {'; '.join(wrong)}", facts
+        )
 
 
 def whereabouts(board: Board, facts: dict) -> None:
@@ -46,7 +48,8 @@ def identity(board: Board) -> dict:
     whereabouts(board, facts)
     board.driver.clear_error()
     answers = {
-        unit.node: unit_answers(board.driver, unit.node, agent=board.agent, attempts=ASKED) for unit in board.machine.units
+        unit.node: unit_answers(board.driver, unit.node, agent=board.agent, attempts=ASKED)
+        for unit in board.machine.units
     }
     there = {at: caps for at, caps in answers.items() if caps is not None}
     facts["answered"] = f"{len(there)} of {len(answers)} units"
@@ -54,19 +57,27 @@ def identity(board: Board) -> dict:
         raise board.stopped(f"none of the {len(answers)} described units answers CU_CTRL", facts)
     facts["versions"] = sorted({f"{caps.version:#04x}" for caps in there.values()})
     wrong = [
-        f"{kind_name(caps.type)} at {place(at)}: version {caps.version:#04x}" for at, caps in there.items() if caps.version != VERSION
+        f"{kind_name(caps.type)} at {place(at)}: version {caps.version:#04x}"
+        for at, caps in there.items()
+        if caps.version != VERSION
     ]
     if wrong:
-        raise NotThisMachine(f"units of a version that this driver does not know, {VERSION:#04x} is: {'; '.join(wrong)}", facts)
+        raise NotThisMachine(
+            f"units of a version that this driver does not know, {VERSION:#04x} is: {'; '.join(wrong)}", facts
+        )
     return facts
 
 
-def check_port_word(at: int, answer: Flit, address: int, expected: bytes, belongs: Mapping[bytes, int] | None = None) -> None:
+def check_port_word(
+    at: int, answer: Flit, address: int, expected: bytes, belongs: Mapping[bytes, int] | None = None
+) -> None:
     """A memory port's answer to a read of one word: the word that the host wrote, and the last of its read."""
     found = answer.payload.to_bytes(len(expected), "little")
     if found != expected:
         whose = f"what the host wrote at {belongs[found]:#x}" if belongs and found in belongs else found.hex()
-        raise WrongAnswer(f"the memory port at {place(at)} reads at {address:#x} {whose}, and the host wrote {expected.hex()}")
+        raise WrongAnswer(
+            f"the memory port at {place(at)} reads at {address:#x} {whose}, and the host wrote {expected.hex()}"
+        )
     if not answer.last:
         raise WrongAnswer(f"the memory port at {place(at)} answers a read of one word at {address:#x} without last")
 
@@ -89,7 +100,10 @@ def enumerate_all(board: Board) -> dict:
     found = {at: what if isinstance(what, Capabilities) else PORT for at, what in answers.items()}
     wanted = described(board)
     names = Counter(name_of(what) for what in found.values())
-    facts = {"found": [f"{count} {name}{'s' * (count > 1)}" for name, count in names.items()], "places": {place(at): name_of(what) for at, what in found.items()}}
+    facts = {
+        "found": [f"{count} {name}{'s' * (count > 1)}" for name, count in names.items()],
+        "places": {place(at): name_of(what) for at, what in found.items()},
+    }
     missing = [f"missing: {name_of(what)} at {place(at)}" for at, what in sorted(wanted.items()) if at not in found]
     other = []
     for at, what in found.items():

@@ -104,7 +104,9 @@ class Report:
         for verdict in (Verdict.NOT_PRESENT, Verdict.DOES_NOT_APPLY, Verdict.NOT_RUN):
             names = [result.step.name for result in self.results if result.verdict is verdict]
             aside += [f"{verdict.value}: {', '.join(names)}"] if names else []
-        return f"{title}: {self.passed} of {len(self.results)} steps passed" + (f" ({'; '.join(aside)})" if aside else "")
+        return f"{title}: {self.passed} of {len(self.results)} steps passed" + (
+            f" ({'; '.join(aside)})" if aside else ""
+        )
 
     def to_dict(self) -> dict:
         return {
@@ -138,7 +140,9 @@ def plan(machine: Machine, first: str | None = None, last: str | None = None) ->
             result.text = f"{machine.name} is compile-only: nothing can be built of it, and nothing answers"
         results.append(result)
     if not waiting(results):
-        raise NoStep(f"none of steps {low.number} to {high.number} applies: {machine.name} is compile-only, and only the kernel step does")
+        raise NoStep(
+            f"none of steps {low.number} to {high.number} applies: {machine.name} is compile-only, and only the kernel step does"
+        )
     return results
 
 
@@ -150,7 +154,12 @@ def waiting(results: list[Result]) -> list[Result]:
 def compiled_only(machine: Machine) -> dict:
     """All that can be said of a machine that only compiles: the real kernel does."""
     artifact = compute.real(machine).artifact(machine)
-    return {"kernel": artifact.kernel, "instructions": artifact.flit_count, "compiled_only": True, "digest": artifact.digest}
+    return {
+        "kernel": artifact.kernel,
+        "instructions": artifact.flit_count,
+        "compiled_only": True,
+        "digest": artifact.digest,
+    }
 
 
 def run_step(result: Result, now: Callable[[], float], run: Callable[[], dict]) -> None:

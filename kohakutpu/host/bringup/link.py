@@ -63,7 +63,9 @@ def link(board: Board) -> dict:
     seen = [transport.read64(address) for _ in range(READINGS)]
     facts = {"caps": f"{seen[0]:#018x}", "readings": READINGS}
     if len(set(seen)) > 1:
-        raise NotThisMachine(f"CAPS is a constant and reads {', '.join(sorted({f'{value:#018x}' for value in seen}))}", facts)
+        raise NotThisMachine(
+            f"CAPS is a constant and reads {', '.join(sorted({f'{value:#018x}' for value in seen}))}", facts
+        )
     caps = registers.CAPS.layout.decode(seen[0])
     if caps["flit_width"] != FLIT_WIDTH or caps["pos_width"] != POS_WIDTH:
         nothing = {0: ": nothing seems to answer there", ALL: ": nothing seems to answer there"}.get(seen[0], "")
@@ -101,7 +103,9 @@ def registers_hold(driver: Driver) -> None:
             found = driver.read(register)["data"]
             if found != expected:
                 bits = [bit for bit in range(64) if (found ^ expected) >> bit & 1]
-                raise WrongAnswer(f"{register.name} reads {found:#018x} after {expected:#018x} was written: bits {bits}")
+                raise WrongAnswer(
+                    f"{register.name} reads {found:#018x} after {expected:#018x} was written: bits {bits}"
+                )
 
 
 def counted(length: int, at: int) -> list[int]:
@@ -145,11 +149,15 @@ def memory_holds(board: Board, length: int, offset: int) -> None:
         )
     outside = [i for i in range(span) if not front <= i < front + length and around[i] != GUARD[0]]
     if outside:
-        raise WrongAnswer(f"a write of {length} bytes at {at:#x} changed {start + outside[0]:#x}, which is outside of it")
+        raise WrongAnswer(
+            f"a write of {length} bytes at {at:#x} changed {start + outside[0]:#x}, which is outside of it"
+        )
     for index in {0, len(expected) - 1}:
         word = board.transport.read64(MEMORY_BASE + at + 8 * index)
         if word != expected[index]:
-            raise WrongAnswer(f"{at + 8 * index:#x} reads {word:#018x} as a word and {expected[index]:#018x} in a block")
+            raise WrongAnswer(
+                f"{at + 8 * index:#x} reads {word:#018x} as a word and {expected[index]:#018x} in a block"
+            )
 
 
 def write(board: Board) -> dict:

@@ -42,7 +42,9 @@ def address_lines(board: Board) -> int:
             if found != tag(at, turned):
                 if found in belongs:
                     lines = [bit for bit in range(40) if (at ^ belongs[found]) >> bit & 1]
-                    raise WrongAnswer(f"{at:#x} reads what was written at {belongs[found]:#x}: address lines {lines} do not count")
+                    raise WrongAnswer(
+                        f"{at:#x} reads what was written at {belongs[found]:#x}: address lines {lines} do not count"
+                    )
                 raise WrongAnswer(f"{at:#x} reads {found.hex()}, and {tag(at, turned).hex()} was written")
     return len(places)
 
@@ -188,5 +190,7 @@ def mover(board: Board) -> dict:
     machine.walk(Walker.DESTINATION, target + 8, (1, WORD_BYTES))
     fault = machine.go(MoverMode.FILL, "a fill at a misaligned place")
     if fault != MoverFault.ALIGNMENT:
-        raise WrongAnswer(f"a fill at {target + 8:#x}, no multiple of {WORD_BYTES}, ends with fault {fault}, expected ALIGNMENT")
+        raise WrongAnswer(
+            f"a fill at {target + 8:#x}, no multiple of {WORD_BYTES}, ends with fault {fault}, expected ALIGNMENT"
+        )
     return {"present": True, "filled_words": 4, "copied_words": 16}
