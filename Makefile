@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help env sim lockstep rtl synth test test-models nightly regress golden bench clean
+.PHONY: help env sim lockstep rtl synth test test-models nightly regress golden bench sweep clean
 
 help:
 	@echo 'make env                               set up .venv'
@@ -24,6 +24,7 @@ help:
 	@echo 'make regress [SEED=number]             the long regressions of the RTL alone, ten times the random traffic'
 	@echo 'make golden [GOLDEN=dir]               every golden vector in a directory'
 	@echo 'make bench                             benchmarks'
+	@echo 'make sweep SPEC=file.yaml [SCHEDULER=tcp://host:port] [RESUME=1]   a kernel over shapes, knobs, machines, seeds'
 	@echo 'make clean                             remove the environment and everything built'
 
 env: $(READY)
@@ -33,10 +34,10 @@ $(READY): pyproject.toml constraints.txt
 	@rm -rf $(VENV)
 	@echo 'setting up $(VENV)'
 	@if $(PYTHON) -m venv $(VENV) >/dev/null 2>&1; then \
-	    $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,rtl]'; \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,rtl,sweep]'; \
 	elif $(PYTHON) -m pip --version >/dev/null 2>&1; then \
 	    rm -rf $(VENV) && $(PYTHON) -m venv --without-pip $(VENV) && \
-	    $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,rtl]'; \
+	    $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,rtl,sweep]'; \
 	else \
 	    echo 'error: $(PYTHON) has neither venv nor pip; install python3-venv (Debian) or set PYTHON=' >&2; exit 2; \
 	fi
@@ -78,6 +79,10 @@ bench: $(READY)
 	@$(BIN)/python benchmarks/model_speed.py
 	@$(BIN)/python benchmarks/efficiency.py
 	@$(BIN)/python benchmarks/rtl_speed.py
+
+SCHEDULER ?= local
+sweep: $(READY)
+	@$(BIN)/kohakutpu sweep $(or $(SPEC),$(error SPEC=file.yaml is needed: docs/sweep.md)) --scheduler $(SCHEDULER) $(if $(filter 1,$(RESUME)),--resume)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis

@@ -14,7 +14,7 @@ from kohakutpu import __version__
 
 COMMANDS = (
     "compile", "run", "sim", "lockstep", "fuzz", "view", "report", "disasm", "asm", "machine", "errata", "golden", "rtl", "synth",
-    "xpu", "bringup",
+    "xpu", "bringup", "sweep",
 )  # fmt: skip
 
 OURS = ("kohakutpu", "rtl", "sim")  # packages whose errors say enough without a traceback

@@ -17,7 +17,7 @@ from kohakutpu.compiler import Artifact, compile_kernel
 from kohakutpu.compiler.tiles import resolve
 from kohakutpu.host.compare import compare, digest
 from kohakutpu.host.driver import NoAnswer
-from kohakutpu.host.simulate import run_model, run_reference
+from kohakutpu.host.simulate import random_operands, run_model, run_reference
 from kohakutpu.lang.kernel import Kernel
 from kohakutpu.machine import Machine, load
 from kohakutpu.model import faults
@@ -92,8 +92,7 @@ def operands_of(kernel: Kernel, args: argparse.Namespace) -> dict[str, np.ndarra
     for name, shape in shapes.items():
         if math.prod(shape) > MOST_ELEMENTS:
             raise ArgumentError(f"--shape {name}={'x'.join(map(str, shape))}: more than {MOST_ELEMENTS:,} elements")
-    random = np.random.default_rng(args.random)
-    return {name: random.normal(0, 0.3, shapes[name]).astype(np.float16) for name in names}
+    return random_operands({name: shapes[name] for name in names}, args.random)
 
 
 def write_outputs(targets: dict[str, str], outputs: dict[str, np.ndarray]) -> None:

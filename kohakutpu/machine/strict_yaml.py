@@ -24,10 +24,14 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 class Document:
-    """One YAML document, read strictly; every refusal is a MachineError that begins with `source:line:column`."""
+    """One YAML document, read strictly; every refusal is a MachineError that begins with `source:line:column`.
 
-    def __init__(self, text: str, source: str):
+    `what` is what the file describes, in one word or two.
+    """
+
+    def __init__(self, text: str, source: str, what: str = "machine"):
         self.source = source
+        self.what = what
         text = text.replace("\r\n", "\n")
         self.lines = text.split("\n")
         self.root = self._compose(text)
@@ -60,7 +64,7 @@ class Document:
                 if isinstance(event, yaml.DocumentStartEvent):
                     documents += 1
                     if documents > 1:
-                        raise MachineError("a second YAML document; a file describes one machine", where=where)
+                        raise MachineError(f"a second YAML document; a file describes one {self.what}", where=where)
                 if isinstance(event, yaml.AliasEvent):
                     raise MachineError(f"alias *{event.anchor}; write the value out", where=where)
                 if getattr(event, "anchor", None) is not None:
@@ -79,7 +83,7 @@ class Document:
             parts = " ".join(part for part in (error.context, error.problem) if part)
             raise MachineError(f"not YAML: {parts}", where=self.at(mark.line + 1, mark.column + 1)) from error
         if root is None:
-            raise MachineError("an empty file; a machine description is expected", where=self.at(1, 1))
+            raise MachineError(f"an empty file; a {self.what} description is expected", where=self.at(1, 1))
         return root
 
     def mapping(self, node: Node, known: Iterable[str], what: str) -> dict[str, Node]:
