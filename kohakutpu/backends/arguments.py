@@ -25,7 +25,9 @@ def array_of(program: Program, parameter: Variable, value) -> np.ndarray:
     fits = isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype == np.dtype(element.dtype)
     if not fits or not value.flags.c_contiguous or not value.flags.writeable:
         have = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
-        raise refuse(program, f"argument {parameter.name}: a buffer of {element} ({element.dtype}) expected, not {have}")
+        raise refuse(
+            program, f"argument {parameter.name}: a buffer of {element} ({element.dtype}) expected, not {have}"
+        )
     return value
 
 

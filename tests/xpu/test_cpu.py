@@ -109,6 +109,8 @@ AGREE = [
     "if t % 3 == 1:\n    return\nout[t] = i32(wave.reduce_sum(t)) + i32(wave.prefix_sum(u32(a[t]))) "
     "+ i32(wave.ballot_sync(a[t] > 0))",
     "out[t] = i32(wave.shuffle_up_sync(u32(a[t]), u32(u[0] & 3)) ^ wave.rotate(u32(a[t]), u32(u[1])))",
+    "out[t] = i32(wave.shuffle_up_sync(t, 0 - t) + wave.shuffle_down_sync(t, u32(0) - t) * 100 "
+    "+ wave.shuffle_xor_sync(t, 0 - t))",
     "for i, x in a.range(n):\n    out[i] = x + 1",
     "total = 0\nfor k in group.stripe(50):\n    total += a[k]\nout[t] = total",
     "for i in range(23, -1, -2):\n    out[t] += a[i] if i < i32(t) else 1",
@@ -202,7 +204,9 @@ def k({BYTES}):
 
 
 def test_the_lowest_workgroup_that_fails_is_reported(cpu, body_of):
-    declared = body_of("i = thread.global_id_x()\nif i % 1000 == 999:\n    out[i + 90000] = 1", "out: KernelBuffer[i32]")
+    declared = body_of(
+        "i = thread.global_id_x()\nif i % 1000 == 999:\n    out[i + 90000] = 1", "out: KernelBuffer[i32]"
+    )
     for _ in range(5):
         with pytest.raises(Undefined, match=r"workgroup \(85, 0, 0\), work-item \(119, 0, 0\)"):
             cpu(declared, np.zeros(100000, np.int32), grid=700, block=128)
@@ -220,7 +224,9 @@ def test_a_broken_align_statement_reads_rounded_down_and_is_reported(cpu, body_o
     assert caught.value.code == 8 and out.tolist() == [8, 9, 10, 11]
     cpu(declared, out, a, 10, checked=False)  # an unchecked build reads what is there
     assert out.tolist() == [10, 11, 12, 13]
-    proven = body_of("out.vstore(0, a.vload[4](n * 4, align=16))", "out: KernelBuffer[i32], a: KernelBuffer[i32], n: u32")
+    proven = body_of(
+        "out.vstore(0, a.vload[4](n * 4, align=16))", "out: KernelBuffer[i32], a: KernelBuffer[i32], n: u32"
+    )
     cpu(proven, out, a, 3)
     assert out.tolist() == [12, 13, 14, 15]
 
@@ -294,7 +300,11 @@ def test_the_width_is_the_declared_one_else_the_hosts(monkeypatch):
 def test_atomics_keep_one_thread_only_where_order_shows(body_of):
     parameters = "out: KernelBuffer[u32], a: KernelBuffer[u32]"
     assert not ordered(body_of("out.atomic_add(0, a[0])\nout.atomic_sub(0, 1)", parameters).program)
-    for body in ("a[1] = out.atomic_add(0, 1)", "out.atomic_exchange(0, 1)", "out.atomic_add(0, 1)\nout.atomic_xor(0, 1)"):
+    for body in (
+        "a[1] = out.atomic_add(0, 1)",
+        "out.atomic_exchange(0, 1)",
+        "out.atomic_add(0, 1)\nout.atomic_xor(0, 1)",
+    ):
         assert ordered(body_of(body, parameters).program)
 
 
@@ -388,8 +398,15 @@ def test_generated_kernels_agree(generated, kernel_of, near, random):
     event(generated_agrees(generated, kernel_of, near, random))
 
 
-ORDER_OF_ITEMS = ("makes_way", "several_readers", "earlier_lanes", "memory_is_restored", "overlapping", "work_item_order",
-                  "own_arguments")
+ORDER_OF_ITEMS = (
+    "makes_way",
+    "several_readers",
+    "earlier_lanes",
+    "memory_is_restored",
+    "overlapping",
+    "work_item_order",
+    "own_arguments",
+)
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
 """The host as a device: compiled code for each kernel and block, workgroups over worker threads.
 
-Checked builds, which are the default, find undefined behaviour and end the launch with it; `XPU_UB_TRAPS=off` compiles
-without the checks. `XPU_CPU_WORKERS` caps the threads, `XPU_CPU_WAVE_WIDTH` sets the lanes of kernels that declare none.
+Checked builds, which are the default, find undefined behaviour and end the launch with it; `XPU_UB_TRAPS=off`
+compiles without the checks. `XPU_CPU_WORKERS` caps the threads, `XPU_CPU_WAVE_WIDTH` sets the lanes of kernels that
+declare none.
 """
 
 from __future__ import annotations

@@ -103,6 +103,3 @@ def planted() -> str:
     if fault and fault not in FAULTS:
         raise XpuError(f"XPU_FAULT={fault!r}: the cpu back end's faults are {', '.join(FAULTS)}")
     return fault
-
-
-

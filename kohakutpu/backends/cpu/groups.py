@@ -227,7 +227,9 @@ class Groups(Tiles):
             return
         if not node.dynamic:
             self.check(Value(I1(1)), node.at, f"{node.count.value} elements of Shared {node.variable.name}")
-            self.frame.values[node.variable] = Memory(node.variable.name, kind.element, self.scratch, I64(0), None, kind)
+            self.frame.values[node.variable] = Memory(
+                node.variable.name, kind.element, self.scratch, I64(0), None, kind
+            )
             return
         self.frame.values[node.variable] = self.dynamic_shared(node, self.value(node.count))
 
@@ -318,6 +320,7 @@ class Groups(Tiles):
         self.find_crossing(runs)
         gone: frozenset = frozenset()
         for run in runs:
+
             def present(gone=gone):
                 return self.remaining(masked(), gone) if gone else masked()
 

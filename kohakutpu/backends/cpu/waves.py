@@ -77,7 +77,7 @@ class Waves(MemoryAccess, Flow):
         return lane
 
     def copy(self, node, into, into_at: Value, source, source_at: Value, count: Value) -> None:
-        """This work-item's stripe of a copy into Shared memory: elements linear, linear + items, ... below the count."""
+        """This work-item's stripe of a copy into Shared memory: elements linear, linear + items, ... below it."""
         b, mask = self.builder, self.mask
         items = self.dims[0] * self.dims[1] * self.dims[2]
         head, body, after = (b.append_basic_block(name) for name in ("head", "body", "after"))
@@ -154,10 +154,10 @@ class Waves(MemoryAccess, Flow):
             inside = None
         else:
             by = self.spread(amount)
-            source = {"shuffle": lambda: by, "shuffle_xor": lambda: b.xor(here, by),
-                      "shuffle_up": lambda: b.sub(here, by), "shuffle_down": lambda: b.add(here, by)}[form]()  # fmt: skip
+            moved = {"shuffle_xor": b.xor, "shuffle_up": b.sub, "shuffle_down": b.add}.get(form)
+            source = moved(here, by) if moved else by
             inside = b.icmp_unsigned("<", source, self.like(source, width))
-            if form == "shuffle_down":  # the sum may wrap back to the wave
+            if form in ("shuffle_up", "shuffle_down"):  # the sum may wrap back to the wave
                 inside = b.and_(inside, b.icmp_unsigned("<", by, self.like(by, width)))
         if form == "shuffle":
             if self.checked:

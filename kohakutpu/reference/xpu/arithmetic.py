@@ -191,7 +191,7 @@ def fma(kind: Scalar, left, right, addend):
     try:
         return np.float64(float(exact))
     except OverflowError:
-        return np.float64(math.copysign(math.inf, exact))
+        return np.float64(math.inf if exact > 0 else -math.inf)
 
 
 def _round_half_away(value):
