@@ -12,9 +12,9 @@ from kohakutpu.lang.extents import Extents
 from kohakutpu.lang.source import Source
 from kohakutpu.lang.trace import Buffer, BufferLeaf, Contract, SliceLeaf, Store, Trace
 
-from .layouts import KBLOCK, ChannelBias, Entry, Flat, Layout, Quantised, Tile
+from .layouts import KBLOCK, ChannelBias, Entry, Flat, Layout, Quantised, Tile, in_rows
 from .refusals import CompileError
-from .stages import ClusterStage, Drain, ElementwiseStage, EpilogueStage, Program, Sweep
+from .stages import ClusterStage, Drain, ElementwiseStage, EpilogueStage, Program, RowStage, Sweep
 
 
 class _Needs:
@@ -81,6 +81,9 @@ def assign(program: Program, trace: Trace, extents: Extents, preq: Collection[st
             operands = [leaf.buffer for leaf in stage.expression.leaves if isinstance(leaf, BufferLeaf)]
             needs.together([stage.target, *operands])
             written[stage.target] = stage.statement.source
+        elif isinstance(stage, RowStage):
+            for name, shape in stage.shapes.items():
+                needs.need(name, in_rows(shape), stage.statement.source)
     layouts: dict[str, Layout] = {}
     for name in preq:
         held = needs.needed.get(name)

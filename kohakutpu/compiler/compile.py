@@ -17,7 +17,7 @@ from kohakutpu.lang.kernel import Kernel
 from kohakutpu.lang.trace import Constant, Trace
 from kohakutpu.machine import Machine, to_yaml
 
-from . import cluster, cluster_published, elementwise, fusion, tiles
+from . import cluster, cluster_published, elementwise, fusion, rows, tiles
 from .artifact import Artifact, BufferImage, Round, Stage, StatementRecord, Writer
 from .assign import assign
 from .core import CoreState
@@ -28,7 +28,7 @@ from .placement import Reach, place
 from .programs import l1_room
 from .refusals import PAGE, CompileError
 from .rounds import Item, by_node, schedule, schedule_published
-from .stages import ClusterStage, Drain, ElementwiseStage, EpilogueStage, Key, Program, build
+from .stages import ClusterStage, Drain, ElementwiseStage, EpilogueStage, Key, Program, RowStage, build
 
 LOWERINGS = ("default", "published")
 CONSTANTS = ("registers", "arrays")
@@ -92,6 +92,7 @@ class _Compilation:
         self._check()
         self.layouts = assign(self.program, trace, extents, options.preq)
         self.plans: dict[int, elementwise.Plan] = {}
+        self.row_plans: dict[int, rows.RowPlan] = {}
         self.images = self._place()
 
     # ---- what must hold before anything is laid out ----
@@ -116,7 +117,7 @@ class _Compilation:
             if isinstance(stage, EpilogueStage):
                 if self.options.constants == "arrays":
                     self._check_fused_constants(stage)
-                fusion.check(stage, self.machine, known)
+                fusion.check(stage, self.machine, known, published=self.published)
             if not self.units[unit]:
                 what = "cluster" if unit == "cluster" else "vector core"
                 statement = stage.statements[0] if isinstance(stage, ClusterStage) else stage.statement.id
@@ -156,7 +157,14 @@ class _Compilation:
         constants: dict[str, BufferImage] = {}
         reach: dict[str, Reach] = {}
         for number, stage in enumerate(self.program.stages):
-            if isinstance(stage, ElementwiseStage):
+            if isinstance(stage, RowStage):
+                if self.published:
+                    raise CompileError(
+                        "lowering='published' has no row reductions and no operands that repeat; use lowering='default'",
+                        stage.statement.source,
+                    )
+                self.row_plans[number] = rows.plan(stage, images)
+            elif isinstance(stage, ElementwiseStage):
                 target = self.program.buffers[stage.target]
                 plan = elementwise.plan(
                     stage, images, self.extents.dims, published=self.published,
@@ -194,6 +202,12 @@ class _Compilation:
                 words = len(stage.instances) * stage.gm * stage.gn
                 record = Stage("vector", stage.grid, nodes, {}, (stage.statement.id,), words)
                 streams = fusion.lower(stage, nodes, self.images, states, self.extents.dims, self.published, room)
+            elif isinstance(stage, RowStage):
+                plan = self.row_plans[number]
+                nodes = deal(plan.spans, list(self.units["vector"]))
+                record = Stage("vector", plan.grid, nodes, {}, (stage.statement.id,), plan.words)
+                arrays = self.options.constants == "arrays"
+                streams = rows.lower(plan, nodes, self.images, states, self.extents.dims, arrays, room)
             else:
                 plan = self.plans[number]
                 nodes = deal(plan.spans, list(self.units["vector"]))
@@ -267,7 +281,7 @@ class _Compilation:
     # ---- who wrote what ----
 
     def _writers(self, stage) -> list[Writer]:
-        if isinstance(stage, ElementwiseStage):
+        if isinstance(stage, (ElementwiseStage, RowStage)):
             shape = self.images[stage.target].shape
             return [Writer(stage.target, stage.statement.id, (), (0,) * len(shape), shape)]
         if isinstance(stage, EpilogueStage):

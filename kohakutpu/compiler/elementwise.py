@@ -17,7 +17,7 @@ from .artifact import BufferImage
 from .core import CoreState, CoreWriter
 from .expressions import (
     REGISTERS, RUNNING, SCRATCH, Constants, collect_constants, generate, generate_published, memory_constant,
-    registers_needed,
+    registers_needed, words_of,
 )  # fmt: skip
 from .layouts import HALVES, WORD
 from .placement import Reach
@@ -265,7 +265,7 @@ class _Choice:
 def _constants(plan: Plan, known) -> Constants:
     if plan.constants:
         return Constants(plan.stage.statement.source, known, {}, {})
-    return collect_constants(plan.stage.expression, known, plan.stage.statement.source, spread_from=0)
+    return collect_constants(plan.stage.expression, known, plan.stage.statement.source)
 
 
 def _choose(plan: Plan, nodes: Mapping[Key, int], known, room: int) -> _Choice:
@@ -287,7 +287,7 @@ def _choose(plan: Plan, nodes: Mapping[Key, int], known, room: int) -> _Choice:
             "temp",
             source,
         )
-    chunk_words = n + len(expression.nodes) - len(expression.leaves) + 1
+    chunk_words = n + words_of(expression) + 1
     busiest = max(sum(nodes[key] == node for key in plan.spans) for node in set(nodes.values()))
     choices = []
     longest = max(span.words for span in plan.spans.values())
@@ -327,7 +327,9 @@ def _default(plan: Plan, span: Span, images, state: CoreState, known, choice: _C
         off = CHUNK * chunk
         first = len(constants.spread) + chunk % choice.width * choice.need
         registers = {node: first + position for position, node in enumerate(plan.loaded)}
-        code = generate(stage.expression, registers, constants, lambda number, first=first: first + n + number)
+        code = generate(
+            stage.expression, registers, constants, lambda number, first=first: first + n + number, chunk % choice.width
+        )
         words = [
             (Opcode.VLD, {"ad": AD_WINDOW, "vd": first + operand, "offset": operand * room + off})
             for operand in range(n)

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from kohakutpu.formats import e8m15, fp16
-from kohakutpu.isa.vector import OPERANDS, Opcode, Source
+from kohakutpu.isa import vector as isa
+from kohakutpu.isa.vector import OPERANDS, Mask, Opcode, Source
 from kohakutpu.lang.source import Source as Line
 from kohakutpu.lang.trace import Constant, ElementOp, Expression, Op
 
@@ -20,6 +23,10 @@ OPCODES = {
     ElementOp.NEG: Opcode.VNEG, ElementOp.ABS: Opcode.VABS, ElementOp.ADD: Opcode.VADD, ElementOp.SUB: Opcode.VSUB,
     ElementOp.MUL: Opcode.VMUL, ElementOp.MAX: Opcode.VMAX, ElementOp.MIN: Opcode.VMIN, ElementOp.EXP2: Opcode.VEXP2,
     ElementOp.LOG2: Opcode.VLOG2, ElementOp.RECIP: Opcode.VINV, ElementOp.RSQRT: Opcode.VRSQRT,
+    ElementOp.FMA: Opcode.VFMA,
+}  # fmt: skip
+COMPARES = {
+    ElementOp.WHERE_LESS: Opcode.VCMPLT, ElementOp.WHERE_GREATER: Opcode.VCMPGT, ElementOp.WHERE_EQUAL: Opcode.VCMPEQ,
 }  # fmt: skip
 REGISTERS = 16
 FIRST_CONSTANT = 4  # S0 is VL, S1..S3 are reduction results
@@ -54,15 +61,22 @@ def memory_constant(value: float, line: Line) -> int:
 
 @dataclass
 class Constants:
-    """Scalar registers for the constants of one program, and the vector registers some are spread over."""
+    """Scalar registers for the constants of one program, and the vector registers some are spread over.
+
+    With `rounded` they have the values that FP16 arrays in memory would hold.
+    """
 
     line: Line
     known: Mapping[str, int]
     scalars: dict[int, int]  # E8M15 word -> S register
     spread: dict[int, int]  # E8M15 word -> V register
+    rounded: bool = False
 
     def word(self, leaf: Constant) -> int:
-        return register_constant(leaf.number(self.known), self.line)
+        value = leaf.number(self.known)
+        if self.rounded:
+            return int(e8m15.from_fp16(np.array([memory_constant(value, self.line)], np.uint16))[0])
+        return register_constant(value, self.line)
 
     def scalar(self, word: int) -> int:
         if word not in self.scalars:
@@ -91,50 +105,44 @@ class Constants:
 
 
 def undemonstrated(expression: Expression, known: Mapping[str, int], line: Line) -> list[str]:
-    """The constants of a fused epilogue that would land in a source slot nothing has shown to work."""
+    """The constants that would land in a source slot which the published software does not use (spec: demonstrated slots)."""
     found = []
     for node in expression.nodes:
         if not isinstance(node, Op):
             continue
-        letters = OPERANDS[OPCODES[node.op]]
-        for letter, operand in zip(letters, node.operands, strict=True):
+        for opcode, letter, operand in slots(node):
             leaf = expression.nodes[operand]
             if isinstance(leaf, Constant):
                 value = leaf.number(known)
                 source = Source.K if register_constant(value, line) in K_REGISTERS else Source.S
                 if (letter, source) not in DEMONSTRATED:
                     found.append(
-                        f"the constant {value:g} would be operand v{letter} of {OPCODES[node.op].name} from an "
+                        f"the constant {value:g} would be operand v{letter} of {opcode.name} from an "
                         f"{source.name} register, a source slot that is undemonstrated"
                     )
     return found
 
 
 def collect_constants(
-    expression: Expression, known: Mapping[str, int], line: Line, *, spread_from: int | None
+    expression: Expression, known: Mapping[str, int], line: Line
 ) -> Constants:
-    """Where each constant of an expression is read from, in order of first use.
+    """Where each constant of an expression is read from, in order of first use: 0, 1 and -1 are K registers, others S.
 
-    0, 1 and -1 are K registers; others are S registers in the slots that are demonstrated. With `spread_from`, a
-    constant in another slot (or the value itself) is spread over a vector register from that one up.
+    A constant that is the value itself is spread over vector register 0.
     """
     constants = Constants(line, known, {}, {})
     for node in expression.nodes:
-        if not isinstance(node, Op):
-            continue
-        for letter, operand in zip(OPERANDS[OPCODES[node.op]], node.operands, strict=True):
+        for _, _, operand in slots(node) if isinstance(node, Op) else ():
             leaf = expression.nodes[operand]
             if isinstance(leaf, Constant):
                 word = constants.word(leaf)
                 if word not in K_REGISTERS:
                     constants.scalar(word)
-                    if (letter, Source.S) not in DEMONSTRATED and spread_from is not None:
-                        constants.spread.setdefault(word, spread_from + len(constants.spread))
     last = expression.nodes[-1]
     if isinstance(last, Constant):
         word = constants.word(last)
         constants.scalar(word)
-        constants.spread.setdefault(word, (spread_from or 0) + len(constants.spread))
+        constants.spread[word] = 0
     return constants
 
 
@@ -146,21 +154,52 @@ class ChunkCode:
     result: int
 
 
-def _operation(op: Op, operands: Sequence[Operand], vd: int) -> tuple[Opcode, dict[str, int]]:
-    opcode = OPCODES[op.op]
-    fields = {"vd": vd}
-    for letter, (source, register) in zip(OPERANDS[opcode], operands, strict=True):
-        fields["s" + letter] = source
-        fields["v" + letter] = register
-    return opcode, fields
+def steps(op: Op) -> list[tuple[Opcode, tuple[int, ...], Mask]]:
+    """The words of an operation: opcode, which of its operands each reads, predication. All write the result.
+
+    A choice is a compare into a predicate and two moves by it.
+    """
+    if op.op in COMPARES:
+        return [(COMPARES[op.op], (0, 1), Mask.ALWAYS), (Opcode.VMOV, (2,), Mask.WHERE), (Opcode.VMOV, (3,), Mask.UNLESS)]
+    return [(OPCODES[op.op], tuple(range(op.op.arity)), Mask.ALWAYS)]
+
+
+def words_of(expression: Expression) -> int:
+    """Vector words that the operations of an expression take."""
+    return sum(len(steps(node)) for node in expression.nodes if isinstance(node, Op))
+
+
+def slots(op: Op) -> list[tuple[Opcode, str, int]]:
+    """Where an operation reads: opcode, source field, and the operand's node."""
+    return [
+        (opcode, letter, op.operands[place])
+        for opcode, places, _ in steps(op) for letter, place in zip(OPERANDS[opcode], places, strict=True)
+    ]  # fmt: skip
+
+
+def operation(op: Op, operands: Sequence[Operand], vd: int, predicate: int) -> list[tuple[Opcode, dict[str, int]]]:
+    """The words of an operation into register `vd`, with a predicate register of its own to use.
+
+    `vd` may be the register of any operand that is not needed later.
+    """
+    out = []
+    for opcode, places, mask in steps(op):
+        fields = {"vd": vd, "pm": mask}
+        if opcode in isa.COMPARES or mask:
+            fields["pr"] = predicate
+        for letter, place in zip(OPERANDS[opcode], places, strict=True):
+            fields["s" + letter], fields["v" + letter] = operands[place]
+        out.append((opcode, fields))
+    return out
 
 
 def generate(
-    expression: Expression, leaves: Mapping[int, int], constants: Constants, allocate: Callable[[int], int]
+    expression: Expression, leaves: Mapping[int, int], constants: Constants, allocate: Callable[[int], int],
+    predicate: int = 0,
 ) -> ChunkCode:
     """One chunk's operations. `leaves` gives the vector register of each leaf that is loaded, by node.
 
-    `allocate(n)` is the n-th vector register that results may use.
+    `allocate(n)` is the n-th vector register that results may use, `predicate` the register that choices use.
     """
     nodes = expression.nodes
     last_use = {
@@ -182,7 +221,7 @@ def generate(
                 pool.append(vd)
             busy[vd] = position
             where[position] = (Source.V, vd)
-            operations.append(_operation(node, operands, vd))
+            operations += operation(node, operands, vd, predicate)
     return ChunkCode(operations, where[len(nodes) - 1][1])
 
 
@@ -217,7 +256,7 @@ def generate_published(expression: Expression, leaves: Mapping[int, int], consta
                 )
             held[vd] = position
             where[position] = (Source.V, vd)
-            operations.append(_operation(node, operands, vd))
+            operations += operation(node, operands, vd, 0)
     return ChunkCode(operations, where[len(nodes) - 1][1])
 
 

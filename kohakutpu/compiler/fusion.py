@@ -19,7 +19,7 @@ from kohakutpu.machine import Machine
 from .artifact import BufferImage
 from .core import CoreState, CoreWriter
 from .expressions import (
-    REGISTERS, Constants, collect_constants, generate, generate_published, registers_needed, undemonstrated,
+    REGISTERS, Constants, collect_constants, generate, generate_published, registers_needed, undemonstrated, words_of,
 )  # fmt: skip
 from .layouts import WORD
 from .programs import (
@@ -94,7 +94,7 @@ class _Place:
     side: int | None
 
 
-def check(stage: EpilogueStage, machine: Machine, known: Mapping[str, int]) -> None:
+def check(stage: EpilogueStage, machine: Machine, known: Mapping[str, int], *, published: bool) -> None:
     """Raise CannotFuse, listing every condition of the seed that fails."""
     source = stage.statement.source
     expression = stage.statement.expression
@@ -131,7 +131,8 @@ def check(stage: EpilogueStage, machine: Machine, known: Mapping[str, int]) -> N
         broken.append(f"{len(bias)} per-channel operands ({', '.join(b.slice.buffer for b in bias)}); a core fills one")
     if len(stage.tiles) > MAX_TILES:
         broken.append(f"{len(stage.tiles)} accumulators; {MAX_TILES} fit the registers")
-    broken += undemonstrated(expression, known, source)
+    if published:
+        broken += undemonstrated(expression, known, source)
     if broken:
         raise CannotFuse(broken, source)
 
@@ -189,7 +190,7 @@ def _published(stage: EpilogueStage, shape: _Shape, place: _Place, state: CoreSt
             f"{CHUNK} nor is a multiple of it; use lowering='default'",
             source,
         )
-    constants = collect_constants(expression, known, source, spread_from=None)
+    constants = collect_constants(expression, known, source)
     slots = sorted(place.slots)  # tiles go by the order in which they were made
     registers = {node: slots.index(slot) for node, slot in zip(shape.tiles, place.slots, strict=True)}
     if side is not None:
@@ -252,13 +253,13 @@ def _choose(stage: EpilogueStage, shape: _Shape, known, room: int) -> _Plan:
     """The plan of the least estimated time, dispatch and work together."""
     source = stage.statement.source
     expression = stage.statement.expression
-    constants = collect_constants(expression, known, source, spread_from=None)
+    constants = collect_constants(expression, known, source)
     need = registers_needed(expression, shape.loaded, constants)
     if need > REGISTERS:
         raise CompileError(
             f"this expression needs {need} vector registers of {REGISTERS}; split it over a temp", source
         )
-    chunk_words = len(shape.loaded) + len(expression.nodes) - len(expression.leaves) + 1
+    chunk_words = len(shape.loaded) + words_of(expression) + 1
     plans = []
     for per in range(1, shape.chunks + 1):
         # The last run is moved back so that it ends with the tile.
@@ -298,7 +299,7 @@ def _bias_repeats(shape: _Shape, starts: tuple[int, ...], per: int) -> int:
 def _default(stage: EpilogueStage, shape: _Shape, place: _Place, state: CoreState, known, plan: _Plan) -> list[int]:
     """One image of a few chunks, run along the tile by moving one L1 window, and a run that drains."""
     expression = stage.statement.expression
-    constants = collect_constants(expression, known, stage.statement.source, spread_from=None)
+    constants = collect_constants(expression, known, stage.statement.source)
     image = prologue(constants)
     if place.side is not None:
         image.put(Opcode.VFILL, ad=AD_FILL, l1=shape.side)
@@ -340,7 +341,7 @@ def _chunk(expression, shape: _Shape, place: _Place, constants: Constants, plan:
     off = CHUNK * chunk
     first = chunk % plan.width * plan.need
     registers = {node: first + position for position, node in enumerate(shape.loaded)}
-    code = generate(expression, registers, constants, lambda n: first + len(shape.loaded) + n)
+    code = generate(expression, registers, constants, lambda n: first + len(shape.loaded) + n, chunk % plan.width)
     words = [
         (Opcode.VLD, {"ad": AD_WINDOW, "vd": registers[node], "offset": slot * shape.span + off})
         for node, slot in zip(shape.tiles, place.slots, strict=True)

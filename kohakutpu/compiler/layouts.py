@@ -102,6 +102,35 @@ class Flat(Layout):
 
 
 @dataclass(frozen=True)
+class Rows(Layout):
+    """Row-major, each row (along the last axis) padded to whole words."""
+
+    extent: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.extent
+
+    @property
+    def key(self) -> str:
+        return "rows"
+
+    @property
+    def halves(self) -> int:
+        return int(np.prod(self.extent[:-1])) * _ceil(self.extent[-1], HALVES)
+
+    def arrange(self, array, pad):
+        out = np.full((array.size // self.extent[-1], _ceil(self.extent[-1], HALVES)), pad, array.dtype)
+        out[:, : self.extent[-1]] = array.reshape(-1, self.extent[-1])
+        return out.reshape(-1)
+
+
+def in_rows(extent: tuple[int, ...]) -> Layout:
+    """Rows that begin on words: `Flat` where they do so anyway."""
+    return Flat(extent) if extent[-1] % HALVES == 0 else Rows(extent)
+
+
+@dataclass(frozen=True)
 class Entry(Layout):
     """An operand: [tile][chunk][group][block][lane][k], so that one FILL reads one run."""
 
@@ -248,7 +277,7 @@ class ChannelBias(Layout):
         return np.repeat(full.reshape(-1, 1, LANES), LANES, axis=1).reshape(-1)
 
 
-_KINDS = {kind.__name__: kind for kind in (Flat, Entry, Quantised, Tile, ChannelBias)}
+_KINDS = {kind.__name__: kind for kind in (Flat, Rows, Entry, Quantised, Tile, ChannelBias)}
 
 
 def from_dict(record: dict) -> Layout:

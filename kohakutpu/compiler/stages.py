@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kohakutpu.lang.extents import Extents, resolve
+from kohakutpu.lang.shapes import statement_shape
 from kohakutpu.lang.source import Source
 from kohakutpu.lang.trace import (
     Assign, Buffer, BufferLeaf, Contract, Expression, Loop, Open, SliceLeaf, Statement, Store, TileLeaf, Trace, Units,
@@ -113,7 +114,22 @@ class ElementwiseStage:
     statement: Statement
 
 
-Stage = ClusterStage | EpilogueStage | ElementwiseStage
+@dataclass
+class RowStage:
+    """A statement over whole buffers that reduces rows, or whose operands repeat.
+
+    It is computed in `shape`, `part` elements an instance; `shapes` are its operands' own.
+    """
+
+    target: str
+    expression: Expression  # leaves are BufferLeaf and Constant
+    part: int
+    statement: Statement
+    shape: tuple[int, ...]
+    shapes: dict[str, tuple[int, ...]]
+
+
+Stage = ClusterStage | EpilogueStage | ElementwiseStage | RowStage
 
 
 @dataclass
@@ -179,19 +195,16 @@ class _Builder:
     # ---- whole buffers ----
 
     def _assign(self, target: str, expression: Expression, part: int, statement: Statement) -> None:
-        shape = self.buffers[target].element_shape(self.extents)
-        for leaf in expression.leaves:
-            if isinstance(leaf, BufferLeaf):
-                operand = self.buffers[leaf.buffer]
-                if operand.element_shape(self.extents) != shape:
-                    raise CompileError(
-                        f"{target} has shape {shape} and {operand.name} {operand.element_shape(self.extents)}; "
-                        "elementwise work needs equal shapes (a per-channel vector is read as b[j] inside the tiling)",
-                        statement.source,
-                    )
-                self._require_complete(operand.name, "an operand", statement.source)
+        shape = statement_shape(target, expression, self.buffers, self.extents, statement.source)
+        names = [target, *(leaf.buffer for leaf in expression.leaves if isinstance(leaf, BufferLeaf))]
+        for name in names[1:]:
+            self._require_complete(name, "an operand", statement.source)
         self.written[target] = None
-        self.out.stages.append(ElementwiseStage(target, expression, part, statement))
+        shapes = {name: self.buffers[name].element_shape(self.extents) for name in names}
+        if expression.reductions or any(own != shape for own in shapes.values()):
+            self.out.stages.append(RowStage(target, expression, part, statement, shape, shapes))
+        else:
+            self.out.stages.append(ElementwiseStage(target, expression, part, statement))
 
     def _parts(self, node: Units) -> None:
         """A tiling by parts: each statement covers every part, so it is a statement over whole buffers."""

@@ -14,6 +14,7 @@ from kohakutpu.formats import alu
 
 CHUNK = 16
 PARTIALS = 16
+PIECE = 128  # elements of one register, and so of one reduction
 
 
 class Reduction(IntEnum):
@@ -61,6 +62,34 @@ def reduce(
     while len(partials) > 1:
         partials = node(partials[0::2], partials[1::2])
     return int(partials[0]), leaves
+
+
+def reduce_rows(kind: Reduction | int, a: np.ndarray) -> np.ndarray:
+    """Reduce every row of `a`, uint32[rows, n] E8M15 words of any n >= 1, to uint32[rows]: SUM, MAX or MIN.
+
+    A row is cut into pieces of 128; the last is extended to whole chunks with the identity. Each piece is reduced as
+    `reduce` does, and the pieces' results are combined in order, the earlier one as `a`.
+    """
+    node, identity = _NODES[Reduction(kind)]
+
+    def across(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        shape = left.shape
+        return node(np.ascontiguousarray(left).reshape(-1), np.ascontiguousarray(right).reshape(-1)).reshape(shape)
+
+    rows, count = a.shape
+    found = None
+    for first in range(0, count, PIECE):
+        piece = a[:, first : first + PIECE]
+        values = np.full((rows, -(-piece.shape[1] // CHUNK) * CHUNK), identity, np.uint32)
+        values[:, : piece.shape[1]] = piece
+        for _ in range(4):
+            values = across(values[:, 0::2], values[:, 1::2])
+        partials = np.full((rows, PARTIALS), identity, np.uint32)
+        partials[:, : values.shape[1]] = across(values, partials[:, : values.shape[1]])
+        while partials.shape[1] > 1:
+            partials = across(partials[:, 0::2], partials[:, 1::2])
+        found = partials[:, 0] if found is None else node(found, np.ascontiguousarray(partials[:, 0]))
+    return found
 
 
 def vote(kind: Reduction | int, predicate: np.ndarray) -> int:

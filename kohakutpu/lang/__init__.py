@@ -16,17 +16,20 @@
 `trace` holds what a traced kernel is; this layer imports neither the compiler nor the interpreter.
 """
 
+from .elementwise import (
+    absolute, equal, exp2, fma, gelu, greater, less, log2, maximum, minimum, recip, relu, row_max, row_mean, row_min,
+    row_sum, rsqrt, sigmoid, silu, sqrt_approx, sqrt_newton, where,
+)  # fmt: skip
 from .extents import Extents, ceildiv, dims, resolve
 from .kernel import In, Kernel, Out, kernel, load, temp
 from .recorder import loop, units
 from .source import KernelError, Source
 from .trace import Trace
-from .values import (
-    absolute, exp2, gelu, log2, maximum, minimum, recip, relu, rsqrt, sigmoid, silu, tile,
-)  # fmt: skip
+from .values import tile
 
 __all__ = [
-    "Extents", "In", "Kernel", "KernelError", "Out", "Source", "Trace", "absolute", "ceildiv", "dims", "exp2", "gelu",
-    "kernel", "load", "log2", "loop", "maximum", "minimum", "recip", "relu", "resolve", "rsqrt", "sigmoid", "silu",
-    "temp", "tile", "units",
+    "Extents", "In", "Kernel", "KernelError", "Out", "Source", "Trace", "absolute", "ceildiv", "dims", "equal", "exp2",
+    "fma", "gelu", "greater", "kernel", "less", "load", "log2", "loop", "maximum", "minimum", "recip", "relu", "resolve",
+    "row_max", "row_mean", "row_min", "row_sum", "rsqrt", "sigmoid", "silu", "sqrt_approx", "sqrt_newton", "temp",
+    "tile", "units", "where",
 ]  # fmt: skip

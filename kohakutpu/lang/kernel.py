@@ -54,8 +54,6 @@ def _declare(name: str, role: str, shape: tuple, source: Source) -> Buffer:
             raise KernelError(f"{name}: an axis of {extent} elements", source)
     if not shape:
         raise KernelError(f"{name}: a buffer needs a shape", source)
-    if len(rest) > 2:
-        raise KernelError(f"{name}: {len(rest)} axes; a buffer has one or two apart from `...`", source)
     return Buffer(name, role, rest, lead, lead and not rest, source)
 
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from types import FrameType
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 @dataclass(frozen=True)
 class Source:
-    """One line of a kernel: `file` as Python knows it, 1-based `line`, and the line's text."""
+    """One line of a kernel: `file` as Python knows it, 1-based `line`, and the line's text.
+
+    `span` is what of the text is meant, as (first, end) characters; empty when that is not known.
+    """
 
     file: str
     line: int
     text: str
+    span: tuple[int, int] = field(default=(0, 0), compare=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
@@ -28,12 +34,19 @@ class Source:
         start = len(parts) - 1 - parts[::-1].index("kohakutpu") if "kohakutpu" in parts else len(parts) - 1
         return f"{'/'.join(parts[start:])}:{self.line}"
 
+    @property
+    def underlined(self) -> str:
+        """The text, with what is meant of it underlined on the next line (all of it when that is not known)."""
+        first, end = self.span if self.span[1] > self.span[0] else (0, len(self.text))
+        return f"    {self.text}\n    {' ' * first}{'^' * (end - first)}"
+
 
 class KernelError(ValueError):
     """A kernel, its trace, its shapes or its knobs are refused; `source` is the offending line where one is known."""
 
     def __init__(self, message: str, source: Source | None = None):
-        super().__init__(f"{source}: {message}\n    {source.text}" if source else message)
+        where = f"{source}: {message}" if source else message
+        super().__init__(f"{where}\n{source.underlined}" if source and source.text else where)
         self.message = message
         self.source = source
 
@@ -50,4 +63,16 @@ def here() -> Source:
         frame.f_code.co_filename.startswith(_PACKAGE) or frame.f_globals.get("__name__") == "contextlib"
     ):
         frame = frame.f_back
-    return at(frame.f_code.co_filename, frame.f_lineno)
+    return _within(at(frame.f_code.co_filename, frame.f_lineno), frame)
+
+
+def _within(source: Source, frame: FrameType) -> Source:
+    """The source with the columns that the frame is executing, when Python kept them and they lie in the one line."""
+    places = itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
+    line, end_line, first, end = next(places, (None, None, None, None))
+    if line != source.line or end_line != line or first is None or end is None:
+        return source
+    raw = linecache.getline(source.file, line).encode()
+    first, end = len(raw[:first].decode(errors="replace")), len(raw[:end].decode(errors="replace"))
+    indent = len(raw.decode()) - len(raw.decode().lstrip())
+    return replace(source, span=(max(first - indent, 0), min(end - indent, len(source.text))))

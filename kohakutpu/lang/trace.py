@@ -43,11 +43,32 @@ class ElementOp(Enum):
     LOG2 = ("log2", 1, "log2 a, by table")
     RECIP = ("recip", 1, "1 / a, by table")
     RSQRT = ("rsqrt", 1, "1 / sqrt a, by table")
+    FMA = ("fma", 3, "a * b + c, rounded once")
+    # A compare and two predicated moves: a NaN comes out quiet and a zero as +0, as from every move.
+    WHERE_LESS = ("where_less", 4, "c where a < b, else d")
+    WHERE_GREATER = ("where_greater", 4, "c where a > b, else d")
+    WHERE_EQUAL = ("where_equal", 4, "c where a = b, else d")
 
     def __init__(self, label: str, arity: int, meaning: str):
         self.label = label
         self.arity = arity
         self.meaning = meaning
+
+
+class RowOp(Enum):
+    """A reduction of each row of a whole-buffer statement; its value stands in every element of the row.
+
+    A row is cut into pieces of 128 elements, the last extended to a multiple of 16 with the identity; each piece goes through
+    the vector core's reduction tree (`formats.reduction`), and the results are combined from the first on.
+    """
+
+    SUM = "row_sum"
+    MAX = "row_max"
+    MIN = "row_min"
+
+    @property
+    def label(self) -> str:
+        return self.value
 
 
 # ---- buffers ------------------------------------------------------------------------------------------
@@ -152,6 +173,14 @@ class Op:
     operands: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Reduce:
+    """A reduction over the rows of an earlier node; `operands` holds its place."""
+
+    op: RowOp
+    operands: tuple[int]
+
+
 Leaf = TileLeaf | BufferLeaf | SliceLeaf | Constant
 
 
@@ -159,11 +188,15 @@ Leaf = TileLeaf | BufferLeaf | SliceLeaf | Constant
 class Expression:
     """Nodes in the order they are computed; no two are alike, and the last one is the value."""
 
-    nodes: tuple[Leaf | Op, ...]
+    nodes: tuple[Leaf | Op | Reduce, ...]
 
     @property
     def leaves(self) -> list[Leaf]:
-        return [node for node in self.nodes if not isinstance(node, Op)]
+        return [node for node in self.nodes if not isinstance(node, (Op, Reduce))]
+
+    @property
+    def reductions(self) -> list[Reduce]:
+        return [node for node in self.nodes if isinstance(node, Reduce)]
 
     @property
     def is_copy(self) -> bool:
@@ -174,7 +207,7 @@ class Expression:
         """The expression in one line, e.g. `mul(acc1, recip(add(exp2(mul(acc1, -1.44)), 1)))`."""
         out: list[str] = []
         for node in self.nodes:
-            if isinstance(node, Op):
+            if isinstance(node, (Op, Reduce)):
                 out.append(f"{node.op.label}({', '.join(out[i] for i in node.operands)})")
             elif isinstance(node, TileLeaf):
                 out.append(node.accumulator)

@@ -1,23 +1,15 @@
-"""What the body of a kernel handles: buffers, slices, accumulators and elementwise values.
+"""What the body of a kernel handles: buffers, slices and accumulators.
 
 Every operator here either builds an expression or records a statement; none computes.
 """
 
 from __future__ import annotations
 
-import math
-import numbers
-import struct
-
+from .elementwise import Elementwise, Product, Value, as_value, expression_of
 from .extents import KBLOCK, LANES, Axis, Expr, Index, ceildiv, indices_in, same
 from .recorder import active
-from .source import KernelError, here
-from .trace import (
-    Assign, Buffer, BufferLeaf, Constant, Contract, ElementOp, Expression, Leaf, Op, Open, Slice, SliceLeaf, Store,
-    TileLeaf,
-)  # fmt: skip
-
-LOG2E = math.log2(math.e)
+from .source import KernelError, Source, here
+from .trace import Assign, Buffer, BufferLeaf, Contract, Expression, Open, Slice, SliceLeaf, Store, TileLeaf
 
 
 def positive(value, what: str, source: Source | None = None) -> int:
@@ -25,135 +17,6 @@ def positive(value, what: str, source: Source | None = None) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise KernelError(f"{what}: expected an integer of at least 1, got {value!r}", source or here())
     return value
-
-
-# ---- elementwise values -------------------------------------------------------------------------------
-
-
-class Elementwise:
-    """Anything that stands in an elementwise expression."""
-
-    __array_ufunc__ = None  # numpy scalars leave the operator to us
-
-    def _value(self) -> Value:
-        raise NotImplementedError
-
-    def __add__(self, other):
-        return apply(ElementOp.ADD, self, other)
-
-    def __radd__(self, other):
-        return apply(ElementOp.ADD, other, self)
-
-    def __sub__(self, other):
-        return apply(ElementOp.SUB, self, other)
-
-    def __rsub__(self, other):
-        return apply(ElementOp.SUB, other, self)
-
-    def __mul__(self, other):
-        return apply(ElementOp.MUL, self, other)
-
-    def __rmul__(self, other):
-        return apply(ElementOp.MUL, other, self)
-
-    def __truediv__(self, other):
-        return apply(ElementOp.MUL, self, apply(ElementOp.RECIP, other))
-
-    def __rtruediv__(self, other):
-        return apply(ElementOp.MUL, other, apply(ElementOp.RECIP, self))
-
-    def __neg__(self):
-        return apply(ElementOp.NEG, self)
-
-    def __abs__(self):
-        return apply(ElementOp.ABS, self)
-
-    def __matmul__(self, other):
-        raise KernelError("@ contracts two operand slices, a[i, k] @ b[j, k]", here())
-
-    __rmatmul__ = __matmul__
-
-    def __bool__(self):
-        raise KernelError("a value is not known while the kernel is traced, so the body cannot branch on it", here())
-
-
-class Value(Elementwise):
-    """A node of an expression: a leaf, or an operation on other values."""
-
-    def __init__(self, node: Leaf | ElementOp, operands: tuple[Value, ...] = ()):
-        self.node = node
-        self.operands = operands
-
-    def _value(self) -> Value:
-        return self
-
-    def __iadd__(self, other):
-        if isinstance(other, Product):
-            raise KernelError(
-                "this name holds an expression, not the accumulator any more, so a product cannot be added to it; "
-                "give the expression another name",
-                here(),
-            )
-        return self + other
-
-
-def as_value(thing) -> Value:
-    """The value a Python object stands for in an expression."""
-    if isinstance(thing, Elementwise):
-        return thing._value()
-    if isinstance(thing, Expr):
-        if indices_in(thing):
-            raise KernelError(f"{thing}: an index cannot be a value", here())
-        return Value(Constant(thing))
-    if isinstance(thing, numbers.Real) and not isinstance(thing, bool):
-        try:
-            number = float(thing)
-        except OverflowError:
-            raise KernelError(f"a {type(thing).__name__} above the range of float cannot be a constant", here()) from None
-        if not math.isfinite(number):
-            raise KernelError(f"{number} cannot be a constant", here())
-        return Value(Constant(number))
-    raise KernelError(f"{thing!r} cannot stand in an elementwise expression", here())
-
-
-def apply(op: ElementOp, *operands) -> Value:
-    """The value of one operation."""
-    if any(isinstance(operand, Product) for operand in operands):
-        raise KernelError("a product can only be added to an accumulator: acc += a[i, k] @ b[j, k]", here())
-    return Value(op, tuple(as_value(operand) for operand in operands))
-
-
-def _node_key(value: Value, operands: tuple[int, ...]) -> tuple:
-    node = value.node
-    if isinstance(node, Constant) and isinstance(node.value, float):
-        return ("constant", struct.pack("<d", node.value))  # tells -0.0 from 0.0
-    return (node, operands)
-
-
-def expression_of(value: Value) -> Expression:
-    """The value as a list of nodes: operands left to right before their operation, alike nodes once."""
-    nodes: list[Leaf | Op] = []
-    known: dict[tuple, int] = {}
-    place: dict[int, int] = {}  # id of a Value -> its node
-    todo = [value]
-    while todo:
-        top = todo[-1]
-        missing = [operand for operand in top.operands if id(operand) not in place]
-        if missing:
-            todo.extend(reversed(missing))
-            continue
-        todo.pop()
-        if id(top) in place:
-            continue
-        operands = tuple(place[id(operand)] for operand in top.operands)
-        key = _node_key(top, operands)
-        if key not in known:
-            known[key] = len(nodes)
-            nodes.append(Op(top.node, operands) if isinstance(top.node, ElementOp) else top.node)
-        place[id(top)] = known[key]
-    if place[id(value)] != len(nodes) - 1:  # the value equals an earlier node: it must still come last
-        nodes = nodes[: place[id(value)] + 1]
-    return Expression(tuple(nodes))
 
 
 # ---- buffers ------------------------------------------------------------------------------------------
@@ -259,6 +122,12 @@ class Handle(Elementwise):
                     f"constants, not {Expression((leaf,)).text()}",
                     source,
                 )
+        if expression.reductions and self.buffer.whole:
+            raise KernelError(
+                f"{self.buffer.name} is declared `...` alone, one row of all its elements; for row reductions declare it "
+                "with a last axis, (..., N)",
+                source,
+            )
         recorder.record_write(self.buffer, expression, source)
         recorder.emit(Assign(recorder.next_id(), self.buffer.name, expression, source))
         return self
@@ -302,6 +171,12 @@ class Part(Elementwise):
         if isinstance(value, Product):
             raise KernelError("a product is added to an accumulator first: acc += a[i, k] @ b[j, k]", source)
         expression = expression_of(as_value(value))
+        if expression.reductions:
+            raise KernelError(
+                f"{self.slice.buffer}[...] is a part of a buffer, and a row reduction needs whole rows: store the tile "
+                "to a temp, and reduce it with a whole-buffer statement after the tiling",
+                source,
+            )
         if self.slice.kinds == ("tiles", "tiles"):
             self._check_tile(expression, source)
         elif self.slice.kinds == ("parts",):
@@ -373,14 +248,6 @@ def same_axis(a: Axis, b: Axis) -> bool:
 # ---- accumulators -------------------------------------------------------------------------------------
 
 
-class Product:
-    """`a[i, k] @ b[j, k]`, until it is added to an accumulator."""
-
-    def __init__(self, a: Slice, b: Slice):
-        self.a = a
-        self.b = b
-
-
 class Tile(Elementwise):
     """An accumulator of 4*gm by 4*gn elements."""
 
@@ -429,64 +296,3 @@ def tile(gm: int, gn: int, nk: int | None = None) -> Tile:
     recorder.record_open(name, gm, gn)
     recorder.emit(Open(recorder.next_id(), name, gm, gn, nk, source))
     return Tile(name, gm, gn, nk)
-
-
-# ---- functions ----------------------------------------------------------------------------------------
-
-
-def exp2(v) -> Value:
-    """2^v."""
-    return apply(ElementOp.EXP2, v)
-
-
-def log2(v) -> Value:
-    """log2 v."""
-    return apply(ElementOp.LOG2, v)
-
-
-def recip(v) -> Value:
-    """1 / v."""
-    return apply(ElementOp.RECIP, v)
-
-
-def rsqrt(v) -> Value:
-    """1 / sqrt v."""
-    return apply(ElementOp.RSQRT, v)
-
-
-def absolute(v) -> Value:
-    """|v|."""
-    return apply(ElementOp.ABS, v)
-
-
-def maximum(a, b) -> Value:
-    """b where a < b, else a."""
-    return apply(ElementOp.MAX, a, b)
-
-
-def minimum(a, b) -> Value:
-    """b where a > b, else a."""
-    return apply(ElementOp.MIN, a, b)
-
-
-def sigmoid(v) -> Value:
-    """recip(exp2(v * -log2 e) + 1)."""
-    return recip(exp2(as_value(v) * -LOG2E) + 1.0)
-
-
-def silu(v) -> Value:
-    """v * sigmoid(v)."""
-    v = as_value(v)
-    return v * sigmoid(v)
-
-
-def relu(v) -> Value:
-    """maximum(v, 0)."""
-    return maximum(v, 0.0)
-
-
-def gelu(v) -> Value:
-    """v * sigmoid(2z) with z = sqrt(2/pi) * (v + 0.044715 v^3): the tanh form, since (1 + tanh z)/2 = sigmoid(2z)."""
-    v = as_value(v)
-    inner = v * v * v * 0.044715 + v
-    return v * recip(exp2(inner * (-2.0 * math.sqrt(2.0 / math.pi) * LOG2E)) + 1.0)

@@ -17,7 +17,9 @@ import numpy as np
 from kohakutpu.formats import alu, e8m15, fp16, mxfp7
 from kohakutpu.formats.accumulator import AccumulatorFormat
 from kohakutpu.formats.alu import AluOp
+from kohakutpu.formats.reduction import Reduction, reduce_rows
 from kohakutpu.lang.extents import KBLOCK, LANES, Extents, resolve
+from kohakutpu.lang.shapes import statement_shape
 from kohakutpu.lang.source import KernelError, Source
 from kohakutpu.lang.trace import (
     Assign,
@@ -30,6 +32,8 @@ from kohakutpu.lang.trace import (
     Loop,
     Op,
     Open,
+    Reduce,
+    RowOp,
     Slice,
     SliceLeaf,
     Statement,
@@ -79,7 +83,14 @@ OPERATIONS = {
     ElementOp.LOG2: (AluOp.VLOG2, "a"),
     ElementOp.RECIP: (AluOp.VINV, "a"),
     ElementOp.RSQRT: (AluOp.VRSQRT, "a"),
+    ElementOp.FMA: (AluOp.VFMA, "abc"),
 }
+CHOICES = {
+    ElementOp.WHERE_LESS: AluOp.VCMPLT,
+    ElementOp.WHERE_GREATER: AluOp.VCMPGT,
+    ElementOp.WHERE_EQUAL: AluOp.VCMPEQ,
+}
+REDUCTIONS = {RowOp.SUM: Reduction.SUM, RowOp.MAX: Reduction.MAX, RowOp.MIN: Reduction.MIN}
 
 
 def hold(value: float, constants: Constants, source: Source) -> int:
@@ -135,10 +146,7 @@ class _Run:
         elif isinstance(statement, Store):
             self.store(statement, known)
         elif isinstance(statement, Assign):
-            buffer = self.trace.buffers[statement.target]
-            shape = buffer.element_shape(self.extents)
-            whole = tuple(slice(0, extent) for extent in shape)
-            self.write(buffer, whole, self.evaluate(statement.expression, shape, {}, known, statement), statement)
+            self.assign(statement, known)
 
     # ---- buffers ---------------------------------------------------------------------------------------
 
@@ -203,6 +211,15 @@ class _Run:
                  if statement.target.kinds == ("tiles", "tiles")}  # fmt: skip
         self.write(buffer, where, self.evaluate(statement.expression, shape, tiles, known, statement), statement)
 
+    def assign(self, statement: Assign, known: dict[str, int]) -> None:
+        buffer = self.trace.buffers[statement.target]
+        target = buffer.element_shape(self.extents)
+        shape = statement_shape(statement.target, statement.expression, self.trace.buffers, self.extents, statement.source)
+        value = self.evaluate(statement.expression, shape, {}, known, statement)
+        if shape != target:
+            value = value[..., : target[-1]]
+        self.write(buffer, tuple(slice(0, extent) for extent in target), value, statement)
+
     # ---- expressions -----------------------------------------------------------------------------------
 
     def leaf(self, node, shape, tiles, known, source: Source) -> np.ndarray:
@@ -227,6 +244,13 @@ class _Run:
             if isinstance(node, Constant):
                 word = hold(node.number(known), self.constants, statement.source)
                 done.append(np.full(count, word, np.uint32))
+            elif isinstance(node, Reduce):
+                rows = done[node.operands[0]].reshape(-1, shape[-1])
+                done.append(np.repeat(reduce_rows(REDUCTIONS[node.op], rows), shape[-1]))
+            elif isinstance(node, Op) and node.op in CHOICES:
+                a, b, chosen, other = (done[i] for i in node.operands)
+                holds = alu.execute(CHOICES[node.op], a, b, None)[1]
+                done.append(alu.execute(AluOp.VMOV, np.where(holds, chosen, other), None, None)[0])
             elif isinstance(node, Op):
                 code, fields = OPERATIONS[node.op]
                 operands = dict.fromkeys("abc") | {f: done[i] for f, i in zip(fields, node.operands, strict=True)}

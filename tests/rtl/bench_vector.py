@@ -8,7 +8,7 @@ from functools import cache
 import cocotb
 from support.links import Links, bursts, stutter
 from support.models import Peer, compare
-from vector_scenario import AT, HOST, INST_DEPTH, PORT, RECV_DEPTH, World
+from vector_scenario import AT, HOST, INST_DEPTH, PORT, RECV_DEPTH, World, slot_cases, slot_kernels
 
 from kohakutpu.errata import parse
 from kohakutpu.isa import vector as isa
@@ -93,6 +93,33 @@ async def lives_like_the_model(dut):
         total += count
         dut._log.warning(f"seed {seed}: {count} transfers in equal cycles, {model_life(seed)[1]} cycles")
     dut._log.warning(f"{total} transfers compared over {len(SEEDS)} lives")
+
+
+@cocotb.test()
+async def every_source_slot(dut):
+    """Every operation with every source in every operand, as the model computes it: what the compiler may use."""
+
+    def world(source) -> World:
+        return World(source, 1, kernels=0, l1_words=L1_WORDS, hostile=False, given=slot_kernels())
+
+    links = await Links.start(dut)
+    engine, peer, moved = model_core()
+    peers = {peer: world(peer), links.sources["in_link"]: world(links.sources["in_link"])}
+    peer.on_flit = peers[peer].on_flit
+    links.sinks["out_link"].on_flit = peers[links.sources["in_link"]].on_flit
+    for made in peers.values():
+        made.start()
+    while not peers[peer].done:
+        engine.advance(STILL)
+    end = moved[-1][0] + TAIL
+    while links.cycle < end:
+        await links.step(min(STILL, end - links.cycle))
+    assert compare(links.transfers, sorted(moved)) > 0
+    results = [flit.payload for _, link, flit in links.transfers if link == "out_link" and flit.type == FlitType.MEM_WR_DATA]
+    cases = slot_cases()
+    assert len(results) >= 2 * len(cases)
+    dut._log.warning(f"{len(cases)} choices of sources, {len(set(results))} different words of results")
+    assert len(set(results[: 2 * len(cases)])) > 100, "the operations hardly differ"
 
 
 def stray(source, at: int | None) -> None:

@@ -60,6 +60,11 @@ def test_random_lives_on_icarus():
     run("bench_vector", "lives_like_the_model", simulator="icarus", kernels=2, seeds="3")
 
 
+def test_every_source_slot():
+    """No slot is undemonstrated: the compiler reads constants and sums from any."""
+    run("bench_vector", "every_source_slot")
+
+
 @pytest.mark.parametrize("errata", [(), ERRATA], ids=["ours", "published"])
 def test_bursts_that_are_refused(errata):
     run("bench_vector", "bursts_that_are_refused", simulator="icarus", errata=errata)

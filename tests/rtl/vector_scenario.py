@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Sequence
+from itertools import product
 
-from kohakutpu.fuzz.kernels import BUS, SPECIALS, Kernel
+from kohakutpu.fuzz.kernels import BUS, CHAIN, SPECIALS, Kernel
 from kohakutpu.isa import vector as isa
 from kohakutpu.isa.flit import Flit, FlitType, node, xy
 from kohakutpu.isa.memory import ADDRESS_WIDTH, WORD_BYTES, decode_request
@@ -85,6 +87,54 @@ def last_kernel(l1_words: int) -> Kernel:
     return kernel
 
 
+class Slots(Kernel):
+    """Cases of `slot_cases`: each computes from one choice of sources, and its result goes to memory as it is."""
+
+    def __init__(self, cases: list[tuple[Mode, Opcode, tuple[int, ...]]], place: int):
+        super().__init__(random.Random(0), 0, 512, unsafe=False)
+        self.words = []
+        self.descriptors = [(0, 0, 0), (0, 1, 1 << 16 | 256), (6, 0, BUS * 3 + place * 0x4000), (6, 1, 32 << 16 | 2 * len(cases))]
+        self.descriptors += [(ad, d, 1) for ad in (0, 6) for d in (2, 3, 4)]
+        for register, word in enumerate((0x3FC000, 0xC04000, 0x3F8000, 0x40A5A5, 0xBE1234), start=1):
+            self.immediate(register, word)
+        self.set_length(16)
+        for number, (mode, op, sources) in enumerate(cases):
+            self._case(mode, op, sources)
+            self.add(Opcode.VST, ad=0, vd=15, dtype=2, offset=2 * number)
+        self.add(Opcode.VDRAIN, ad=6, l1=0)
+        self.add(Opcode.VHALT)
+
+    def _case(self, mode: Mode, op: Opcode, sources: tuple[int, ...]) -> None:
+        if mode != self.mode:
+            self.set_mode(mode)
+        for _ in range(CHAIN[mode] - 1):  # something for the last stage to go on with
+            first = self.words and isa.decode_word(self.words[-1]).op not in isa.ALU_OPS
+            self.add(Opcode.VADD, sa=0 if first else 2, va=3, sb=1, sc=1, vc=2)
+        fields = dict.fromkeys(("sa", "sb", "sc"), 1 if CHAIN[mode] > 1 else 0)
+        for letter, source, register in zip(isa.OPERANDS[op], sources, (3, 4, 5), strict=True):
+            fields |= {"s" + letter: source, "v" + letter: register % 3 if source == 3 else register}
+        self.add(op, **fields, vd=15, pr=1)
+        if op in isa.COMPARES:
+            self.set_mode(Mode.FLAT)
+            self.add(Opcode.VMOV, sa=3, va=0, vd=15)
+            self.add(Opcode.VMOV, sa=3, va=1, vd=15, pm=1, pr=1)
+
+
+def slot_cases() -> list[tuple[Mode, Opcode, tuple[int, ...]]]:
+    """Every ALU operation with every source in every operand: first in a program, and last in a chain of 2 and of 4."""
+    return [
+        (mode, op, sources)
+        for mode, choices in ((Mode.FLAT, (0, 1, 3)), (Mode.D2, (1, 2, 3)), (Mode.D4, (1, 2, 3)))
+        for op, letters in isa.OPERANDS.items() for sources in product(choices, repeat=len(letters))
+    ]  # fmt: skip
+
+
+def slot_kernels() -> list[Slots]:
+    """Kernels that hold the cases, as many in each as its image takes."""
+    cases = slot_cases()
+    return [Slots(cases[first : first + 60], place) for place, first in enumerate(range(0, len(cases), 60))]
+
+
 def instructions(chance: random.Random, kernel: Kernel) -> list[Flit]:
     """The CU_INST flits that load and run a kernel."""
     pc = chance.choice([0, 0, chance.randrange(512)])
@@ -144,7 +194,8 @@ class World:
     throws bursts, control requests and nonsense in. Attach `on_flit` to what the core sends; `source` is what feeds it.
     """
 
-    def __init__(self, source, seed: int, *, kernels: int, l1_words: int, words: int = 60, hostile: bool = True):
+    def __init__(self, source, seed: int, *, kernels: int, l1_words: int, words: int = 60, hostile: bool = True,
+                 given: Sequence[Kernel] = ()):  # fmt: skip
         self.source = source
         self.chance = chance = random.Random(seed)
         self.seed = seed
@@ -158,7 +209,7 @@ class World:
         self.done = False
         middle = [Meeting(chance, words, l1_words, unsafe=hostile and chance.random() < 0.5) for _ in range(kernels)]
         begin, *rest = [
-            instructions(chance, kernel) for kernel in [first_kernel(l1_words), *middle, last_kernel(l1_words)]
+            instructions(chance, kernel) for kernel in [first_kernel(l1_words), *given, *middle, last_kernel(l1_words)]
         ]
         self.flits: deque[Flit] = deque(begin + [flit for flits in rest for flit in flits])
         self.owed = len(self.flits)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kohakutpu.formats import alu, e8m15, fp32
 from kohakutpu.kernels import linear
-from kohakutpu.lang.values import LOG2E
+from kohakutpu.lang.elementwise import LOG2E
 from kohakutpu.reference import interpret
 from kohakutpu.reference.xpu import MACHINE, Launch, machine, run
 from kohakutpu.xpu import Refused, Undefined, f16, f32, i32, kernel

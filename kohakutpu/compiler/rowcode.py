@@ -1,0 +1,130 @@
+"""Vector words over virtual registers: put in step, given registers, and told modes and lengths.
+
+A `Reg` is one value. Words of several streams are interleaved first and registers assigned to the straight line that comes
+of it, so that a stream needs no block of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kohakutpu.isa.vector import ALU_OPS, Mode, Opcode, RedKind
+
+from .core import Image
+from .expressions import REGISTERS
+
+LANE_CYCLES, LOAD_CYCLES, REDUCE_CYCLES, REDUCE_GAP = 17, 6, 62, 21  # docs/microarchitecture/vector-core.md, "Issue"
+
+
+@dataclass(frozen=True, eq=False)
+class Reg:
+    """A value in a vector register ('V') or a scalar register ('S')."""
+
+    bank: str
+
+
+@dataclass(frozen=True)
+class Word:
+    """One instruction: settled `fields`, and the fields that name the registers it reads and writes.
+
+    `length` is the VL it is meant for. A `shared` word serves all streams that are put in step with its own.
+    """
+
+    op: Opcode
+    fields: Mapping[str, int]
+    uses: tuple[tuple[str, Reg], ...] = ()
+    makes: tuple[tuple[str, Reg], ...] = ()
+    length: int | None = None
+    shared: bool = False
+
+    @property
+    def mode(self) -> Mode | None:
+        if self.op == Opcode.VRED:
+            return Mode.TREE
+        return Mode.FLAT if self.op in ALU_OPS else None
+
+    @property
+    def beats(self) -> int:
+        chunks = math.ceil((self.length or 16) / 16)
+        return 2 * chunks if self.op == Opcode.VRED and self.fields["kind"] >= RedKind.SUMSQ else chunks
+
+
+class NoRegister(Exception):
+    """More values live at once than registers."""
+
+
+def in_step(streams: Sequence[Sequence[Word]]) -> list[Word]:
+    """The words of equally built streams side by side, so that none waits for the one before it."""
+    out = []
+    for words in zip(*streams, strict=True):
+        out += words[:1] if words[0].shared else words
+    return out
+
+
+def assign_registers(words: Sequence[Word], scalars: Iterable[int]) -> list[tuple[Word, dict[str, int]]]:
+    """Each word with all its fields. `scalars` are the S registers that may be used.
+
+    Registers are taken up again in turn, the longest free first. Raises NoRegister.
+    """
+    last: dict[Reg, int] = {}
+    for position, word in enumerate(words):
+        for _, reg in (*word.uses, *word.makes):
+            last[reg] = position
+    free = {"V": list(range(REGISTERS)), "S": list(scalars)}
+    held: dict[Reg, int] = {}
+    out = []
+    for position, word in enumerate(words):
+        fields = dict(word.fields)
+        for name, reg in word.uses:
+            fields[name] = held[reg]
+        dead = {reg for _, reg in word.uses if last[reg] == position}
+        for reg in dead:
+            free[reg.bank].append(held[reg])
+        for name, reg in word.makes:
+            if reg not in held:
+                if not free[reg.bank]:
+                    raise NoRegister
+                held[reg] = free[reg.bank].pop(0)
+            fields[name] = held[reg]
+        for _, reg in word.makes:
+            if last[reg] == position and reg not in dead:
+                free[reg.bank].append(held[reg])
+        out.append((word, fields))
+    return out
+
+
+def emit(image: Image, words: Sequence[tuple[Word, dict[str, int]]], lengths: Mapping[int, int], length: int) -> None:
+    """Append words to an image that is in FLAT mode at `length`; `lengths` has the S register of each VL."""
+    mode = Mode.FLAT
+    for word, fields in words:
+        if word.length is not None and word.length != length:
+            length = word.length
+            image.put(Opcode.VSETVL, va=lengths[length])
+        if word.mode is not None and word.mode != mode:
+            mode = word.mode
+            image.put(Opcode.VSETMODE, mode=mode)
+        image.put(word.op, **fields)
+
+
+@dataclass
+class _Clock:
+    now: int = 0
+    reduced: int = -REDUCE_GAP
+    ready: dict[Reg, int] = field(default_factory=dict)
+
+
+def estimated_cycles(words: Sequence[Word]) -> int:
+    """About how long the words take, to choose between programs that compute the same."""
+    clock = _Clock()
+    for word in words:
+        start = max([clock.now, *(clock.ready.get(reg, 0) for _, reg in word.uses)])
+        if word.op == Opcode.VRED:
+            start = max(start, clock.reduced + REDUCE_GAP)
+            clock.reduced = start + word.beats
+        clock.now = start + word.beats
+        for _, reg in word.makes:
+            after = LOAD_CYCLES if word.op in (Opcode.VLD, Opcode.VBCAST) else LANE_CYCLES
+            clock.ready[reg] = clock.now + REDUCE_CYCLES if reg.bank == "S" and word.op == Opcode.VRED else start + after
+    return clock.now

@@ -1,0 +1,263 @@
+"""Statements over rows: which core computes which rows, L1, and the program (words: `rowwords`).
+
+An instance is some whole rows. A run fills as many of them as L1 and the image hold, computes, and drains; what is the same
+for every row is filled once an instance. The result takes the place of an operand of its size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kohakutpu.isa import vector as isa
+from kohakutpu.isa.vector import Mode, Opcode
+from kohakutpu.lang.trace import BufferLeaf
+
+from .artifact import BufferImage
+from .core import CoreState, CoreWriter, Image
+from .elementwise import FILL_CYCLES
+from .expressions import REGISTERS, Constants
+from .layouts import HALVES, WORD
+from .programs import CHUNK, FLIT_CYCLES, RUN_CYCLES
+from .refusals import UNROLLED, CompileError
+from .rowcode import NoRegister, assign_registers, emit, estimated_cycles
+from .rowwords import AD_SAME, AD_WINDOW, RESULT, TAIL, RowWords, Storage
+from .stages import Key, RowStage
+
+MOST_IN_STEP = 8
+AD_FIRST = 2  # of the fills; the drain is last
+CANDIDATES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
+
+
+@dataclass(frozen=True)
+class RowSpan:
+    """One instance: a batch element's rows from `first` on."""
+
+    copy: int
+    first: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A filled operand: its node and buffer, words of a row, and whether one row serves all."""
+
+    node: int
+    name: str
+    words: int
+    repeated: bool
+
+
+@dataclass
+class RowPlan:
+    """A statement over rows before anything has an address."""
+
+    stage: RowStage
+    leaves: list[Leaf]
+    result_words: int  # of a row
+    spans: dict[Key, RowSpan]
+    grid: Key
+
+    @property
+    def words(self) -> int:
+        """Words written to memory."""
+        return self.result_words * sum(span.rows for span in self.spans.values())
+
+
+def plan(stage: RowStage, images: Mapping[str, BufferImage]) -> RowPlan:
+    """Cut a statement into instances of whole rows. Images need no address yet."""
+    source = stage.statement.source
+    columns = stage.shape[-1]
+    rows = math.prod(stage.shape[:-1])
+    leaves = []
+    for node, leaf in enumerate(stage.expression.nodes):
+        if not isinstance(leaf, BufferLeaf):
+            continue
+        own = stage.shapes[leaf.buffer]
+        repeated = math.prod(own[:-1]) == 1
+        if not repeated and own[:-1] != stage.shape[:-1]:
+            raise CompileError(
+                f"{leaf.buffer} {list(own)} repeats every {math.prod(own[:-1])} rows of {list(stage.shape)}; an operand "
+                "of a row statement has all of the rows, or one that serves them all",
+                source,
+            )
+        leaves.append(Leaf(node, leaf.buffer, math.ceil(own[-1] / HALVES), repeated and rows > 1))
+    copies = images[stage.target].copies
+    per = max(1, stage.part // columns)
+    parts = math.ceil(rows / per)
+    per = math.ceil(rows / parts)
+    parts = math.ceil(rows / per)
+    if copies * parts > UNROLLED:
+        raise CompileError(f"{copies * parts} instances of {per} rows, above {UNROLLED}; use a larger part", source)
+    spans = {}
+    for copy in range(copies):
+        for part in range(parts):
+            key = ((copy,) if copies > 1 else ()) + (part,)
+            spans[key] = RowSpan(copy, part * per, min(per, rows - part * per))
+    grid = ((copies,) if copies > 1 else ()) + (parts,)
+    words = math.ceil(stage.shapes[stage.target][-1] / HALVES)
+    return RowPlan(stage, leaves, words, spans, grid)
+
+
+@dataclass(frozen=True)
+class _Program:
+    """An image for `rows` rows a run: where its loop begins, where operands and result stand in L1."""
+
+    rows: int
+    words: list[int]
+    again: int
+    first: Mapping[int, int]  # L1 word by node
+    cycles: int  # of a run, about
+
+
+def lower(plan: RowPlan, nodes: Mapping[Key, int], images: Mapping[str, BufferImage], states: Mapping[int, CoreState],
+          known: Mapping[str, int], arrays: bool, room: int) -> dict[Key, list[int]]:  # fmt: skip
+    """The payloads of each instance; `room` is the L1 words of a program. `arrays`: constants are as memory holds them."""
+    program = _choose(plan, nodes, known, arrays, room)
+    out = {}
+    for key, span in sorted(plan.spans.items()):
+        out[key] = _instance(plan, span, images, states[nodes[key]], program)
+    return out
+
+
+def _choose(plan: RowPlan, nodes: Mapping[Key, int], known, arrays: bool, room: int) -> _Program:
+    """The rows of a run with the least estimated time, dispatch and work together."""
+    stage = plan.stage
+    source = stage.statement.source
+    if len(plan.leaves) + AD_FIRST + 1 > isa.DESCRIPTORS:
+        raise CompileError(
+            f"{len(plan.leaves)} operands need {len(plan.leaves) + AD_FIRST + 1} descriptors of {isa.DESCRIPTORS}; split "
+            "the statement over a temp",
+            source,
+        )
+    for name, words in [(leaf.name, leaf.words) for leaf in plan.leaves] + [(stage.target, plan.result_words)]:
+        if words > isa.WALK_LIMIT:
+            raise CompileError(
+                f"a row of {name} is {words} words and a fill or drain walks {isa.WALK_LIMIT}: rows have at most "
+                f"{isa.WALK_LIMIT * HALVES} elements",
+                source,
+            )
+    most = max(span.rows for span in plan.spans.values())
+    busiest = max(sum(nodes[key] == node for key in plan.spans) for node in set(nodes.values()))
+    cores = len(set(nodes.values()))
+    choices: list[tuple[float, _Program]] = []
+    refused = ""
+    for rows in sorted({*(n for n in CANDIDATES if n < most), most}):
+        if max([plan.result_words, *(leaf.words for leaf in plan.leaves if not leaf.repeated)]) * rows > isa.WALK_LIMIT:
+            break
+        program = _program(plan, rows, known, arrays, room)
+        if isinstance(program, str):
+            refused = program
+            break
+        runs = [math.ceil(span.rows / rows) for span in plan.spans.values()]
+        flits = cores * (len(program.words) + 2 * len(plan.leaves) + 4) + sum(runs) * (len(plan.leaves) + 2)
+        cycles = FLIT_CYCLES * flits + busiest * max(runs) * (RUN_CYCLES + FILL_CYCLES + program.cycles)
+        choices.append((cycles, program))
+    if not choices:
+        raise CompileError(f"one row of {list(stage.shape)} {refused}", source)
+    return min(choices, key=lambda choice: choice[0])[1]
+
+
+def _storage(plan: RowPlan, rows: int) -> tuple[Storage, int]:
+    """L1 for `rows` rows: operands that serve all rows, then the others, the result; and its words in all."""
+    stage = plan.stage
+    first: dict[int, int] = {}
+    stride: dict[int, int] = {}
+    end = 0
+    for leaf in sorted(plan.leaves, key=lambda leaf: not leaf.repeated):
+        first[leaf.node], stride[leaf.node] = end, 0 if leaf.repeated else leaf.words
+        end += leaf.words * (1 if leaf.repeated else rows)
+    alike = [leaf for leaf in plan.leaves if not leaf.repeated and leaf.words == plan.result_words]
+    stride[RESULT] = plan.result_words
+    if alike:
+        first[RESULT] = first[alike[0].node]
+    else:
+        first[RESULT] = end
+        end += plan.result_words * rows
+    columns = stage.shape[-1]
+    singles = [node for node, name in [(leaf.node, leaf.name) for leaf in plan.leaves] + [(RESULT, stage.target)]
+               if stage.shapes[name][-1] == 1 < columns]  # fmt: skip
+    return Storage(first, stride, frozenset(singles)), end
+
+
+def _program(plan: RowPlan, rows: int, known, arrays: bool, room: int) -> _Program | str:
+    """The image, or why there is none."""
+    stage = plan.stage
+    source = stage.statement.source
+    storage, footprint = _storage(plan, rows)
+    if footprint > room:
+        return f"takes {footprint} words of L1, operands and result, above {room}; split the statement over a temp"
+    repeated = frozenset(leaf.node for leaf in plan.leaves if leaf.repeated)
+    constants = Constants(source, known, {}, {}, arrays)
+    code = RowWords(stage.expression, stage.shape[-1], storage.singles, repeated, constants, source)
+    tail = code.pieces[-1]
+    lengths = {code.pieces[0].length: 0}
+    if tail.length not in lengths:
+        lengths[tail.length] = constants.scalar(tail.length)
+    most = min(TAIL if code.chooses else MOST_IN_STEP, rows if len(code.pieces) == 1 else len(code.pieces))
+    for width in range(most, 0, -1):
+        words = code.rows(storage, rows, math.ceil(rows / math.ceil(rows / width)) if len(code.pieces) == 1 else width)
+        scalars = [s for s in range(1, REGISTERS) if s not in constants.scalars.values()]
+        try:
+            settled = assign_registers(words, scalars)
+            break
+        except NoRegister:
+            continue
+    else:
+        return f"keeps more values than {REGISTERS} vector registers or {len(scalars)} scalar ones; split it over a temp"
+    image = Image()
+    image.set_scalar(0, code.pieces[0].length)
+    constants.load(image)
+    image.put(Opcode.VSETMODE, mode=Mode.FLAT)
+    if tail.ragged:
+        image.put(Opcode.VSETVL, va=lengths[tail.length])
+        image.put(Opcode.VCMPEQ, sa=isa.Source.K, sb=isa.Source.K, pr=TAIL)
+        image.set_scalar(1, tail.elements)
+        image.put(Opcode.VSETVL, va=1)
+        image.put(Opcode.VCMPLT, sa=isa.Source.K, sb=isa.Source.K, pr=TAIL)
+    for place, leaf in enumerate(plan.leaves):
+        if leaf.repeated:
+            image.put(Opcode.VFILL, ad=AD_FIRST + place, l1=storage.first[leaf.node])
+    again = len(image)
+    image.put(Opcode.VSETVL, va=0)
+    image.put(Opcode.VSETMODE, mode=Mode.FLAT)
+    for place, leaf in enumerate(plan.leaves):
+        if not leaf.repeated:
+            image.put(Opcode.VFILL, ad=AD_FIRST + place, l1=storage.first[leaf.node])
+    if plan.leaves:
+        image.put(Opcode.VBAR)
+    emit(image, settled, lengths, code.pieces[0].length)
+    image.put(Opcode.VDRAIN, ad=AD_FIRST + len(plan.leaves), l1=storage.first[RESULT])
+    image.put(Opcode.VHALT)
+    if len(image) > isa.IMEM_WORDS:
+        return f"takes {len(image)} words of image of {isa.IMEM_WORDS}; split the statement over a temp"
+    return _Program(rows, image.words, again, storage.first, estimated_cycles(words))
+
+
+def _instance(plan: RowPlan, span: RowSpan, images, state: CoreState, program: _Program) -> list[int]:
+    stage = plan.stage
+    ad_drain = AD_FIRST + len(plan.leaves)
+    fresh = state.image.get(0) is None or any(state.image.get(a) != word for a, word in enumerate(program.words))
+    core = CoreWriter(state, reuse=True)
+    core.image(program.words)
+    core.base(AD_WINDOW, 0)
+    core.line(AD_WINDOW, 1, CHUNK)
+    core.base(AD_SAME, 0)
+    core.line(AD_SAME, 0, 1)
+    once = any(leaf.repeated for leaf in plan.leaves)
+    for turn in range(0, span.rows, program.rows):
+        rows = min(program.rows, span.rows - turn)
+        for place, leaf in enumerate(plan.leaves):
+            at = _address(images[leaf.name], span.copy)
+            core.line(AD_FIRST + place, WORD, leaf.words * (1 if leaf.repeated else rows))
+            core.base(AD_FIRST + place, at if leaf.repeated else at + (span.first + turn) * leaf.words * WORD)
+        core.line(ad_drain, WORD, plan.result_words * rows)
+        first = (span.first + turn) * plan.result_words * WORD
+        core.base(ad_drain, _address(images[stage.target], span.copy) + first)
+        core.run(0 if turn == 0 and (fresh or once) else program.again)
+    return core.payloads
+
+
+def _address(image: BufferImage, copy: int) -> int:
+    return image.address + (copy * image.stride if image.copies > 1 else 0)
