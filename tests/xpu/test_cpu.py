@@ -111,6 +111,8 @@ AGREE = [
     "out[t] = i32(wave.shuffle_up_sync(u32(a[t]), u32(u[0] & 3)) ^ wave.rotate(u32(a[t]), u32(u[1])))",
     "out[t] = i32(wave.shuffle_up_sync(t, 0 - t) + wave.shuffle_down_sync(t, u32(0) - t) * 100 "
     "+ wave.shuffle_xor_sync(t, 0 - t))",
+    "i = thread.global_id_x()\nw = t // 16\nout[t] = a[i % 8] + a[i & 15] * i32(w) + a[i64(t) + 3] + a[lshr(t, 3)] "
+    "+ a[i32(t) & 7] + rem(i32(t), 16) * div(i32(i), 8) + a[u8(t)] + i32(i8(t - 20) >> 3)",
     "for i, x in a.range(n):\n    out[i] = x + 1",
     "total = 0\nfor k in group.stripe(50):\n    total += a[k]\nout[t] = total",
     "for i in range(23, -1, -2):\n    out[t] += a[i] if i < i32(t) else 1",

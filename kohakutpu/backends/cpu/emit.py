@@ -31,10 +31,15 @@ def memory_type(kind: Scalar):
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """`ir` is a scalar if `stride` is a number, where lane l holds ir + l*stride (mod 2**bits); else W lanes."""
+    """`ir` is a scalar if `stride` is a number, where lane l holds ir + l*stride (mod 2**bits); else W lanes.
+
+    Of stride 1: `aligned` if `ir` is a multiple of W as an unsigned number; `below`, a bound that all lanes are under.
+    """
 
     ir: object
     stride: int | None = 0
+    aligned: bool = False
+    below: int | None = None
 
     @property
     def uniform(self) -> bool:

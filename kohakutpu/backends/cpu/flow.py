@@ -20,15 +20,16 @@ RETURN = "return"
 
 
 class Slot:
-    """Where a variable that changes lives: `pointer()` gives its place. `stride` as in Value."""
+    """Where a variable that changes lives: `pointer()` gives its place. `stride` and `known` are as in Value."""
 
     def __init__(self, emitter, kind: Scalar, stride: int | None, pointer):
         self.emitter, self.kind, self.stride, self.pointer = emitter, kind, stride, pointer
         self.type = llvm_type(kind) if stride is not None else emitter.vector(llvm_type(kind))
+        self.known: tuple = ()
 
     def load(self) -> Value:
         """The value."""
-        return Value(self.emitter.builder.load(self.pointer(), typ=self.type), self.stride)
+        return Value(self.emitter.builder.load(self.pointer(), typ=self.type), self.stride, *self.known)
 
     def store(self, value: Value, whole: bool = False) -> None:
         """A new value, for the lanes of the mask; `whole` for all, as a declaration does."""
@@ -122,6 +123,8 @@ class Flow(LoweringTarget):
                 stride = None if variable in self.varying else 0
             slot = self.slot(element, stride, across)
             slot.store(part, whole=True)
+            if variable not in self.assigned:
+                slot.known = (part.aligned, part.below)
             slots.append(slot)
         self.frame.values[variable] = tuple(slots) if isinstance(kind, VectorType) else slots[0]
 

@@ -81,11 +81,23 @@ class Numbers(Emitter):
             signed = True
         if self.fault == "call-result-sign" and isinstance(node.value, tree.Call) and source.kind == "int":
             signed = True
-        if target.kind == "int" and source.kind == "int" and value.stride is not None and source.bits == target.bits:
-            return value
+        if target.kind == "int" and source.kind == "int" and (linear := self.linear_cast(value, source, target)):
+            return linear
         if target.kind == "int" and source.kind == "float":
             self.check_range(node, value, source, target)
         return self.apply(lambda held: self.converted(held, source, target, signed), value)
+
+    def linear_cast(self, value: Value, source: Scalar, target: Scalar) -> Value | None:
+        """A coordinate in another width is one still, where its lanes do not wrap."""
+        if value.stride in (None, 0):
+            return None
+        fits = value.below is not None and value.below <= 1 << min(source.bits - 1, target.bits - 1)
+        if target.bits > source.bits and not fits:
+            return None
+        held = self.widen(value.ir, target.bits)
+        if target.bits < source.bits and not fits:
+            return Value(held, value.stride)
+        return Value(held, value.stride, value.aligned, value.below)
 
     def converted(self, value, source: Scalar, target: Scalar, signed: bool):
         """A scalar or lanes of another primitive."""
@@ -151,6 +163,13 @@ class Numbers(Emitter):
             return self.apply(lambda x, y: self.float_binary(op, kind, x, y), left, right)
         if op in ("add", "sub", "mul") and (linear := self.linear(op, left, right)):
             return linear
+        constant = right.uniform and self.is_constant(right.ir) and right.ir.constant
+        if op == "and" and constant and not constant & (constant + 1):
+            if whole := self.split("rem", kind, left, constant + 1):
+                return whole
+        if op in ("shr", "lshr") and constant and 0 < constant < kind.bits:
+            if whole := self.split("div", kind, left, 1 << constant):
+                return whole
         if op in ("add", "sub", "mul", "and", "or", "xor"):
             return self.apply(getattr(b, {"and": "and_", "or": "or_"}.get(op, op)), left, right)
         if op in ("div", "rem"):
@@ -178,8 +197,20 @@ class Numbers(Emitter):
             return self.settle(kind, self.builder.frem(left, right))
         return self.settle(kind, getattr(self.builder, "f" + op)(left, right, flags=self.flags))
 
+    def split(self, op: str, kind: Scalar, left: Value, by: int) -> Value | None:
+        """A coordinate divided by a multiple of the width: all lanes share the quotient."""
+        positive = not kind.signed or left.below is not None and left.below <= 1 << kind.bits - 1
+        if left.stride != 1 or not left.aligned or not positive or by <= 0 or by % self.width:
+            return None
+        number = self.like(left.ir, by)
+        if op == "div":
+            return Value(self.builder.udiv(left.ir, number))
+        return Value(self.builder.urem(left.ir, number), 1, True, by)
+
     def divide(self, node, op: str, kind: Scalar, left: Value, right: Value) -> Value:
         b = self.builder
+        if right.uniform and self.is_constant(right.ir) and (whole := self.split(op, kind, left, right.ir.constant)):
+            return whole
         if self.checked:
             zero = self.apply(lambda y: b.icmp_unsigned("==", y, self.like(y, 0)), right)
             self.check(zero, node.at, f"division by zero: {{0}} {SIGN[op]} 0", (kind, left))

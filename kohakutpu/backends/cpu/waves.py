@@ -30,11 +30,11 @@ class Waves(MemoryAccess, Flow):
         """thread.x, y or z."""
         b, (dx, dy, _) = self.builder, self.dims
         if dy == self.dims[2] == 1:
-            return Value(self.base(), 1) if axis == 0 else Value(I32(0))
+            return Value(self.base(), 1, True, self.waves * self.width) if axis == 0 else Value(I32(0))
         if dx % self.width == 0:
             row = b.udiv(self.base(), I32(dx))
             if axis == 0:
-                return Value(b.urem(self.base(), I32(dx)), 1)
+                return Value(b.urem(self.base(), I32(dx)), 1, True, dx)
             return Value(b.urem(row, I32(dy)) if axis == 1 else b.udiv(row, I32(dy)))
         linear = self.spread(Value(self.base(), 1))
         row = b.udiv(linear, self.like(linear, dx))
@@ -49,7 +49,8 @@ class Waves(MemoryAccess, Flow):
         local = self.local(axis)
         if local.stride is None:
             return Value(self.builder.add(local.ir, self.broadcast(start)), None)
-        return Value(self.builder.add(local.ir, start), local.stride)
+        aligned = local.aligned and self.dims[axis] % self.width == 0
+        return Value(self.builder.add(local.ir, start), local.stride, aligned)
 
     def grid_stride(self):
         """Work-items of the grid along x (i64)."""
@@ -71,7 +72,7 @@ class Waves(MemoryAccess, Flow):
             return Value(self.group[0])
         if word == "width":
             return Value(I32(self.width))
-        lane = Value(I32(0), 1)
+        lane = Value(I32(0), 1, True, self.width)
         if word == "is_first_lane":
             return Value(self.lanes([n == 0 for n in range(self.width)], I1), None)
         return lane
