@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help env sim lockstep rtl synth test test-models nightly regress golden bench sweep clean
+.PHONY: help env sim lockstep rtl synth test test-models nightly regress golden bench sweep ci clean
 
 help:
 	@echo 'make env                               set up .venv'
@@ -24,6 +24,7 @@ help:
 	@echo 'make regress [SEED=number]             the long regressions of the RTL alone, ten times the random traffic'
 	@echo 'make golden [GOLDEN=dir]               every golden vector in a directory'
 	@echo 'make bench                             benchmarks'
+	@echo 'make ci [CI_ARGS="-- pytest arguments"]    the test suite with one JUnit report, in build/ci'
 	@echo 'make sweep SPEC=file.yaml [SCHEDULER=tcp://host:port] [RESUME=1]   a kernel over shapes, knobs, machines, seeds'
 	@echo 'make clean                             remove the environment and everything built'
 
@@ -80,6 +81,9 @@ bench: $(READY)
 	@$(BIN)/python benchmarks/efficiency.py
 	@$(BIN)/python benchmarks/rtl_speed.py
 	@$(BIN)/python benchmarks/xpu.py
+
+ci: $(READY)
+	@$(BIN)/kohakutpu ci -o build/ci $(CI_ARGS)
 
 SCHEDULER ?= local
 sweep: $(READY)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from cocotb_tools import runner as cocotb_runner
 
+from . import bench_log
 from .toolchain import BUILD, ROOT, ToolchainError, environment
 
 SIMULATORS = ("verilator", "icarus")
@@ -133,10 +134,12 @@ def build(verilog: str, *, top: str, simulator: str, waves: bool = False, public
     folder = BUILD / "sim" / f"{top}-{simulator}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
-        if not (folder / "complete").exists():
+        cached = (folder / "complete").exists()
+        if not cached:
             if note:
                 print(note, file=sys.stderr, flush=True)
             _compile(folder, verilog, control, top=top, simulator=simulator, waves=waves)
+    bench_log.built(top, simulator, folder, cached=cached)
     return folder
 
 
@@ -233,6 +236,7 @@ def run(folder: Path, *, top: str, simulator: str, module: str, expected: Sequen
     with patched_environment({**environment(simulator), **env, **_recording(waves)}):
         runner = PortsOnlyVerilator() if simulator == "verilator" else cocotb_runner.Icarus()
         status = ""
+        run_name = bench_log.began(module, simulator, seed)
         try:
             runner.test(
                 test_module=module, hdl_toplevel=top, hdl_toplevel_lang="verilog", build_dir=folder, test_dir=folder,
@@ -243,6 +247,7 @@ def run(folder: Path, *, top: str, simulator: str, module: str, expected: Sequen
             status = str(error) or type(error).__name__
         finally:
             sys.path[:] = path
+            bench_log.ended(run_name, results)
     tail = log.read_text(errors="replace")[-6000:] if log.exists() else ""
     try:
         verdict = read_results(results)

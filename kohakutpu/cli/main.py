@@ -14,7 +14,7 @@ from kohakutpu import __version__
 
 COMMANDS = (
     "compile", "run", "sim", "lockstep", "fuzz", "view", "report", "disasm", "asm", "machine", "errata", "golden", "rtl", "synth",
-    "xpu", "bringup", "sweep",
+    "xpu", "bringup", "sweep", "ci",
 )  # fmt: skip
 
 OURS = ("kohakutpu", "rtl", "sim")  # packages whose errors say enough without a traceback
