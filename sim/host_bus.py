@@ -10,10 +10,20 @@ from collections.abc import Callable
 
 from cocotb.triggers import FallingEdge, Timer
 
+from kohakutpu.isa.memory import APERTURE_ADDRESS, Aperture
 from kohakutpu.model.host_port import pieces
 from rtl.axi import AxiSignature, Burst, Response
 
 SETTLE_PS = 500  # from a falling edge to where every ready has followed its valid; the rising edge is later
+
+
+SOURCE_BYTES = 256  # of an FP16 entry, half of which is stored
+
+
+def is_upload(address: int) -> bool:
+    """Whether what is written at an address is quantised on its way into memory."""
+    aperture = APERTURE_ADDRESS.get(address, "aperture")
+    return bool(APERTURE_ADDRESS.get(address, "special")) and aperture in (Aperture.UPLOAD_A, Aperture.UPLOAD_B)
 
 
 class BusError(RuntimeError):
@@ -50,8 +60,10 @@ class HostBus:
             raise BusError(f"{what} was answered with {response.name}")
 
     def _bursts(self, address: int, length: int) -> list[tuple[int, int]]:
-        """(address, beats) of each burst."""
+        """(address, beats) of each burst; of an upload, one for each entry at the address where it is stored."""
         width = self.width
+        if is_upload(address):
+            return [(address + at // 2, SOURCE_BYTES // width) for at in range(0, length, SOURCE_BYTES)]
         spans = pieces(address // width * width, -(-(address + length) // width) * width, width)
         return [(start, (end - start) // width) for start, end in spans]
 
@@ -60,6 +72,7 @@ class HostBus:
         width, what = self.width, f"a write of {len(data)} bytes at {address:#x}"
         front = address % width
         bursts = self._bursts(address, len(data))
+        burst = Burst.FIXED if is_upload(address) else Burst.INCR
         total = width * sum(beats for _, beats in bursts)
         padded = (bytes(front) + data).ljust(total, b"\0")
         mask = ((1 << len(data)) - 1) << front
@@ -67,7 +80,7 @@ class HostBus:
         opened = sent = answered = cycles = 0
         while answered < len(bursts):
             if opened < len(bursts):
-                self._drive(awvalid=1, awaddr=bursts[opened][0], awlen=bursts[opened][1] - 1)
+                self._drive(awvalid=1, awburst=burst, awaddr=bursts[opened][0], awlen=bursts[opened][1] - 1)
             else:
                 self._drive(awvalid=0)
             if sent * width < total:

@@ -252,6 +252,11 @@ class Artifact:
                 chain = []
 
     @property
+    def peak_bytes(self) -> int:
+        """Memory that the buffers need, from address 0 to the end of the last one."""
+        return max(image.address + image.bytes for image in self.buffers)
+
+    @property
     def flit_count(self) -> int:
         return sum(len(round_.flits) for round_ in self.rounds)
 

@@ -14,15 +14,17 @@ from kohakutpu.lang.trace import Buffer, BufferLeaf, Contract, SliceLeaf, Store,
 
 from .layouts import KBLOCK, ChannelBias, Entry, Flat, Layout, Quantised, Tile, in_rows
 from .refusals import CompileError
+from .relayout import Need
 from .stages import ClusterStage, Drain, ElementwiseStage, EpilogueStage, Program, RowStage, Sweep
 
 
 class _Needs:
-    """The order each buffer needs, and the line that needs it."""
+    """The order each buffer needs, and the line that needs it; apart from it, those that products need of operands."""
 
     def __init__(self, buffers: Mapping[str, Buffer], extents: Extents):
         self.buffers = buffers
         self.extents = extents
+        self.operands: dict[str, dict[Entry, Source]] = {}
         self.needed: dict[str, tuple[Layout, Source]] = {}
         self.group: dict[str, set[str]] = {}
 
@@ -31,12 +33,14 @@ class _Needs:
         if held[0] != layout:
             self.refuse(name, held, name, (layout, source))
 
+    def operand(self, name: str, layout: Entry, source: Source) -> None:
+        self.operands.setdefault(name, {}).setdefault(layout, source)
+
     def refuse(self, name: str, held: tuple[Layout, Source], other: str, wanted: tuple[Layout, Source]) -> None:
         both = name if name == other else f"{name} and {other}"
         raise CompileError(
-            f"{both} would need two byte orders: {held[0].key} ({held[1]}) and {wanted[0].key}; copies in another "
-            "order are not made: give each use a buffer of its own (a result of a tiling, and what elementwise work "
-            "makes of it, cannot be an operand of a product in the same kernel)",
+            f"{both} would need two byte orders: {held[0].key} ({held[1]}) and {wanted[0].key}; only a temp is copied "
+            "into another order, for a product to read it: give each use a buffer of its own",
             wanted[1],
         )
 
@@ -50,8 +54,11 @@ class _Needs:
         return self.buffers[name].element_shape(self.extents)
 
 
-def assign(program: Program, trace: Trace, extents: Extents, preq: Collection[str] = ()) -> dict[str, Layout]:
-    """The layout of every buffer; `preq` names operands that are MXFP7 in memory.
+def assign(
+    program: Program, trace: Trace, extents: Extents, preq: Collection[str] = ()
+) -> tuple[dict[str, Layout], list[Need]]:
+    """The layout of every buffer, and the copies that products need of temps in another one; `preq` names operands
+    that are MXFP7 in memory.
 
     Raises CompileError for two needs that disagree, for a port nothing uses, and for a `preq` that is no operand.
     """
@@ -68,7 +75,7 @@ def assign(program: Program, trace: Trace, extents: Extents, preq: Collection[st
                             layout = Entry(*needs.shape(operand.buffer), groups, op.nk)
                             if operand.buffer in preq:
                                 layout = Quantised(*needs.shape(operand.buffer), groups, op.nk, side)
-                            needs.need(operand.buffer, layout, contract.source)
+                            needs.operand(operand.buffer, layout, contract.source)
                     elif isinstance(op, Drain):
                         _need_tile(needs, op.buffer, statements[op.statement])
         elif isinstance(stage, EpilogueStage):
@@ -86,24 +93,32 @@ def assign(program: Program, trace: Trace, extents: Extents, preq: Collection[st
                 needs.need(name, in_rows(shape), stage.statement.source)
     layouts: dict[str, Layout] = {}
     for name in preq:
-        held = needs.needed.get(name)
-        if name not in program.buffers or program.buffers[name].role != "in" or held is None or name in needs.group:
-            operands = [n for n, (layout, _) in needs.needed.items() if isinstance(layout, Entry)]
-            raise CompileError(
-                f"preq: {name} is not an input that only products read; those are "
-                f"{', '.join(n for n in operands if program.buffers[n].role == 'in') or 'none'}"
-            )
+        read = [n for n in needs.operands if program.buffers[n].role == "in" and n not in needs.group]
+        if name not in read:
+            raise CompileError(f"preq: {name} is not an input that only products read; those are {', '.join(read) or 'none'}")
+    copies: list[Need] = []
     for name in program.buffers:
         members = sorted(needs.group.get(name, {name}), key=list(program.buffers).index)
         needed = [(member, needs.needed[member]) for member in members if member in needs.needed]
         for other, wanted in needed[1:]:
             if wanted[0] != needed[0][1][0]:
                 needs.refuse(needed[0][0], needed[0][1], other, wanted)
-        if not needed and name not in needs.group:
+        read = [(member, pair) for member in members for pair in needs.operands.get(member, {}).items()]
+        if not needed and not read and name not in needs.group:
             raise CompileError(f"{name} is declared and never used", program.buffers[name].source)
-        layouts[name] = needed[0][1][0] if needed else Flat(needs.shape(name))
+        orders = {layout for _, (layout, _) in read}
+        if not needed and len(orders) == 1:
+            layouts[name] = read[0][1][0]
+        else:
+            held = needed[0][1] if needed else (Flat(needs.shape(name)), program.buffers[name].source)
+            layouts[name] = held[0]
+            for layout, source in needs.operands.get(name, {}).items():
+                if program.buffers[name].role != "temp":
+                    first, second = (needed[0], (name, (layout, source))) if needed else (read[0], read[1])
+                    needs.refuse(*first, *second)
+                copies.append(Need(name, layout, source))
         _check_padding(name, layouts[name], written)
-    return layouts
+    return layouts, copies
 
 
 def _need_tile(needs: _Needs, name: str, store: Store) -> None:

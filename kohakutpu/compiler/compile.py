@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,18 +17,20 @@ from kohakutpu.lang.kernel import Kernel
 from kohakutpu.lang.trace import Constant, Trace
 from kohakutpu.machine import Machine, to_yaml
 
-from . import cluster, cluster_published, elementwise, fusion, rows, tiles
+from . import cluster, cluster_published, elementwise, fusion, relayout, rows, tiles
 from .artifact import Artifact, BufferImage, Round, Stage, StatementRecord, Writer
 from .assign import assign
 from .core import CoreState
 from .deal import deal, deal_runs
 from .expressions import memory_constant, register_constant
 from .layouts import Flat, Layout, Tile
-from .placement import Reach, place
+from .placement import Access, Life, Reach, guard, place
 from .programs import l1_room
 from .refusals import PAGE, CompileError
 from .rounds import Item, by_node, schedule, schedule_published
-from .stages import ClusterStage, Drain, ElementwiseStage, EpilogueStage, Key, Program, RowStage, build
+from .stages import (
+    ClusterStage, Drain, ElementwiseStage, EpilogueStage, Key, Program, RelayoutStage, RowStage, accessed, build,
+)  # fmt: skip
 
 LOWERINGS = ("default", "published")
 CONSTANTS = ("registers", "arrays")
@@ -90,7 +92,10 @@ class _Compilation:
         self.units = {"cluster": {unit.node: unit for unit in machine.clusters},
                       "vector": {unit.node: unit for unit in machine.vectors}}  # fmt: skip
         self._check()
-        self.layouts = assign(self.program, trace, extents, options.preq)
+        self.cuts: dict[str, relayout.Shape] = {}  # by the copy's name
+        self.layouts, copies = assign(self.program, trace, extents, options.preq)
+        if copies:
+            self._relayouts(copies)
         self.plans: dict[int, elementwise.Plan] = {}
         self.row_plans: dict[int, rows.RowPlan] = {}
         self.images = self._place()
@@ -145,6 +150,30 @@ class _Compilation:
                         source,
                     )
 
+    def _relayouts(self, copies: Sequence[relayout.Need]) -> None:
+        """Let vector cores copy temps into the order in which products read them."""
+        if self.published:
+            raise CompileError(
+                f"lowering='published' has no copies in another byte order, and {copies[0].buffer} needs one here; the "
+                "published runtime sends it through the host",
+                copies[0].source,
+            )
+        if not self.units["vector"]:
+            raise CompileError(
+                f"machine {self.machine.name} has no vector core, and {copies[0].buffer} must be copied into another "
+                "byte order here",
+                copies[0].source,
+            )
+        relayout.insert(self.program, copies)
+        computed = {s.target for s in self.program.stages if isinstance(s, (ElementwiseStage, RowStage))}
+        computed |= {s.statement.target.buffer for s in self.program.stages if isinstance(s, EpilogueStage)}
+        for need in copies:
+            self.layouts[need.name] = need.layout
+            self.cuts[need.name] = relayout.shape(
+                self.layouts[need.buffer], need.layout, self.program.buffers[need.buffer].copies(self.extents),
+                need.buffer in computed, need.buffer, need.source, l1_room(self.machine), len(self.machine.vectors),
+            )  # fmt: skip
+
     # ---- memory ----
 
     def _place(self) -> dict[str, BufferImage]:
@@ -179,11 +208,36 @@ class _Compilation:
                     size = max(plan.stride * 16, constants[name].layout.halves if name in constants else 0)
                     layout = Flat((size,))
                     constants[name] = BufferImage(name, "constant", (size,), layout, 1, layout.bytes, 0, fill=pattern)
+            elif isinstance(stage, RelayoutStage):
+                source, target = images[stage.source], images[stage.target]
+                far = relayout.read_bytes(source.layout, target.layout) + (source.copies - 1) * source.stride
+                held = reach.get(stage.source, Reach())
+                reach[stage.source] = Reach(max(held.read, far), held.written)
         order = {"in": 0, "out": 0, "temp": 1}
         ordered = dict(sorted(images.items(), key=lambda item: order[item[1].role]))
-        return place(
-            ordered | constants, self.machine.memory.bytes, self.options.addresses, self.options.allow_overlap, reach
-        )
+        accesses = [accessed(stage) for stage in self.program.stages]
+        placed = place(
+            ordered | constants, self.machine.memory.bytes, self.options.addresses, self.options.allow_overlap, reach,
+            {} if self.published else self._lives(accesses),
+        )  # fmt: skip
+        if not self.options.allow_overlap:
+            guard(placed, accesses)
+        return placed
+
+    def _lives(self, accesses: Sequence[Access]) -> dict[str, Life]:
+        """The lives of temps, but of those that are not written as a whole: they keep the zeros that the host wrote."""
+        lives: dict[str, Life] = {}
+        for number, access in enumerate(accesses):
+            for name in (*access.reads, *access.writes):
+                if self.program.buffers[name].role == "temp":
+                    first = lives[name].first if name in lives else number
+                    lives[name] = Life(first, number)
+        for stage in self.program.stages:
+            if isinstance(stage, RelayoutStage):
+                source, target = self.layouts[stage.source], self.layouts[stage.target]
+                if not relayout.covers(source, target):
+                    lives.pop(stage.target, None)
+        return lives
 
     # ---- instructions ----
 
@@ -208,6 +262,12 @@ class _Compilation:
                 record = Stage("vector", plan.grid, nodes, {}, (stage.statement.id,), plan.words)
                 arrays = self.options.constants == "arrays"
                 streams = rows.lower(plan, nodes, self.images, states, self.extents.dims, arrays, room)
+            elif isinstance(stage, RelayoutStage):
+                streams, nodes, words = relayout.lower(
+                    self.cuts[stage.target], self.images[stage.source], self.images[stage.target],
+                    list(self.units["vector"]), states,
+                )  # fmt: skip
+                record = Stage("vector", (len(nodes),), nodes, {}, (), words)
             else:
                 plan = self.plans[number]
                 nodes = deal(plan.spans, list(self.units["vector"]))
@@ -284,6 +344,8 @@ class _Compilation:
         if isinstance(stage, (ElementwiseStage, RowStage)):
             shape = self.images[stage.target].shape
             return [Writer(stage.target, stage.statement.id, (), (0,) * len(shape), shape)]
+        if isinstance(stage, RelayoutStage):
+            return []
         if isinstance(stage, EpilogueStage):
             name = stage.statement.target.buffer
             return [

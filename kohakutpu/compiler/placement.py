@@ -1,9 +1,13 @@
-"""Where buffers stand in memory: an arena of 2048-byte pages, around what the caller placed."""
+"""Where buffers stand in memory: an arena of 2048-byte pages, around what the caller placed.
+
+Temporaries whose lives do not meet may share pages. `guard` checks that without looking at lives.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from .artifact import BufferImage
 from .layouts import WORD, Entry
@@ -12,6 +16,17 @@ from .refusals import FILL_ALIGN, PAGE, CompileError
 
 def _pages(size: int) -> int:
     return -(-size // PAGE) * PAGE
+
+
+@dataclass(frozen=True)
+class Life:
+    """The first stage that touches a buffer, which writes all of it, and the last one."""
+
+    first: int
+    last: int
+
+    def meets(self, other: Life | None) -> bool:
+        return other is None or (self.first <= other.last and other.first <= self.last)
 
 
 @dataclass(frozen=True)
@@ -28,10 +43,12 @@ def place(
     addresses: Mapping[str, int],
     allow_overlap: bool,
     reach: Mapping[str, Reach],
+    lives: Mapping[str, Life] = MappingProxyType({}),
 ) -> dict[str, BufferImage]:
     """The buffers with their addresses, in the order given; `memory` is the machine's size in bytes.
 
-    What is written past the end of a buffer must hit no other one, and what is read there must be memory.
+    Buffers that have a life share pages with others whose lives they do not meet; those that have none live always, and
+    so do those with a given address. What is written past the end of a buffer must hit no other one, and what is read there must be memory.
 
     Raises CompileError for an address of an unknown buffer, one that is not aligned or outside the memory, an overlap
     (unless `allow_overlap`), and for buffers that do not fit.
@@ -61,17 +78,20 @@ def place(
         spans.append((address, address + size, name))
         taken.append((address, address + _pages(touched), name))
         placed[name] = replace(image, address=address)
-    cursor = 0
+    bump = 0  # buffers without a life follow each other
     for name, image in images.items():
         if name in placed:
             continue
         past = reach.get(name, Reach())
         size = _pages(max(image.bytes, past.read, past.written))
+        life = lives.get(name)
+        cursor = 0 if life else bump
         while True:
-            clash = [end for first, end, _ in taken if first < cursor + size and cursor < end]
+            clash = [end for first, end, other in taken if first < cursor + size and cursor < end
+                     and (life is None or life.meets(lives.get(other) if other not in addresses else None))]  # fmt: skip
             if not clash:
                 break
-            cursor = _pages(max(clash))
+            cursor = _pages(min(clash) if life else max(clash))
         if cursor + size > memory:
             total = sum(_pages(other.bytes) for other in images.values())
             raise CompileError(
@@ -80,5 +100,33 @@ def place(
             )
         placed[name] = replace(image, address=cursor)
         taken.append((cursor, cursor + size, name))
-        cursor += size
+        if life is None:
+            bump = cursor + size
     return {name: placed[name] for name in images}
+
+
+@dataclass(frozen=True)
+class Access:
+    """What one stage reads and writes: names of buffers."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+def guard(images: Mapping[str, BufferImage], accesses: Sequence[Access]) -> None:
+    """Walk the stages and refuse a read of a buffer whose bytes another one was written to since it was.
+
+    The host writes all that is no temp before the first stage. Raises CompileError: an error of the compiler's own,
+    before it can become a wrong result.
+    """
+    written = {name: -1 for name, image in images.items() if image.role != "temp"}
+    for number, access in enumerate(accesses):
+        for name in access.reads:
+            for other, image in images.items():
+                if other != name and _overlap(images[name], image) and written.get(other, -2) > written.get(name, -2):
+                    raise CompileError(f"stage {number} reads {name}, whose bytes {other} has overwritten: an alias")
+        written.update(dict.fromkeys(access.writes, number))
+
+
+def _overlap(a: BufferImage, b: BufferImage) -> bool:
+    return a.address < b.address + b.bytes and b.address < a.address + a.bytes

@@ -19,6 +19,7 @@ from kohakutpu.lang.trace import (
     check_slice,
 )  # fmt: skip
 
+from .placement import Access
 from .refusals import UNROLLED, CompileError
 
 Key = tuple[int, ...]
@@ -129,7 +130,16 @@ class RowStage:
     shapes: dict[str, tuple[int, ...]]
 
 
-Stage = ClusterStage | EpilogueStage | ElementwiseStage | RowStage
+@dataclass
+class RelayoutStage:
+    """A copy of a buffer in the byte order in which the product at `line` reads it."""
+
+    source: str
+    target: str
+    line: Source
+
+
+Stage = ClusterStage | EpilogueStage | ElementwiseStage | RowStage | RelayoutStage
 
 
 @dataclass
@@ -138,6 +148,22 @@ class Program:
 
     stages: list[Stage]
     buffers: dict[str, Buffer]
+
+
+def accessed(stage: Stage) -> Access:
+    """The buffers that a stage reads and writes."""
+    if isinstance(stage, RelayoutStage):
+        return Access((stage.source,), (stage.target,))
+    if isinstance(stage, (ElementwiseStage, RowStage)):
+        reads = dict.fromkeys(leaf.buffer for leaf in stage.expression.leaves if isinstance(leaf, BufferLeaf))
+        return Access(tuple(reads), (stage.target,))
+    if isinstance(stage, EpilogueStage):
+        leaves = stage.statement.expression.leaves
+        reads = dict.fromkeys(leaf.slice.buffer for leaf in leaves if isinstance(leaf, SliceLeaf))
+        return Access(tuple(reads), (stage.statement.target.buffer,))
+    ops = [op for program in stage.programs.values() for op in program]
+    reads = dict.fromkeys(operand.buffer for op in ops if isinstance(op, Sweep) for operand in (op.a, op.b))
+    return Access(tuple(reads), tuple(dict.fromkeys(op.buffer for op in ops if isinstance(op, Drain))))
 
 
 # ---- unrolling ----------------------------------------------------------------------------------------

@@ -1,11 +1,14 @@
 """The kernel library: `kohakutpu.kernels:NAME`."""
 
 from .linear import (
-    geglu, linear_add, linear_bias, linear_gelu, linear_relu, linear_scale, linear_silu, linear_silu_staged, matmul, swiglu,
+    bmm, geglu, linear_add, linear_add_act, linear_bias, linear_bias_act, linear_gate_add, linear_gelu, linear_relu,
+    linear_scale, linear_silu, linear_silu_staged, matmul, swiglu,
 )  # fmt: skip
+from .mlp import gated_mlp, mlp
 from .rows import group_norm, layernorm, rmsnorm, row_max, row_min, row_sum, softmax
 
 __all__ = [
-    "geglu", "group_norm", "layernorm", "linear_add", "linear_bias", "linear_gelu", "linear_relu", "linear_scale",
-    "linear_silu", "linear_silu_staged", "matmul", "rmsnorm", "row_max", "row_min", "row_sum", "softmax", "swiglu",
+    "bmm", "gated_mlp", "geglu", "group_norm", "layernorm", "linear_add", "linear_add_act", "linear_bias", "linear_bias_act",
+    "linear_gate_add", "linear_gelu", "linear_relu", "linear_scale", "linear_silu", "linear_silu_staged", "matmul", "mlp",
+    "rmsnorm", "row_max", "row_min", "row_sum", "softmax", "swiglu",
 ]  # fmt: skip

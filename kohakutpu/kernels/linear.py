@@ -6,9 +6,18 @@ Each has one body for both forms: fused by default, and with `fuse=False` throug
 from __future__ import annotations
 
 from kohakutpu import lang as L
-from kohakutpu.lang import dims, kernel, loop, units
+from kohakutpu.lang import KernelError, dims, kernel, loop, units
 
 M, K, N = dims("M, K, N")
+
+ACTIVATIONS = {"relu": L.relu, "silu": L.silu, "gelu": L.gelu}
+
+
+def activation(name: str):
+    """The function of that name."""
+    if name not in ACTIVATIONS:
+        raise KernelError(f"act={name!r} is none of {', '.join(map(repr, ACTIVATIONS))}")
+    return ACTIVATIONS[name]
 
 
 def product(x, w, i, j, gm: int, gn: int, nk: int):
@@ -22,6 +31,13 @@ def product(x, w, i, j, gm: int, gn: int, nk: int):
 @kernel
 def matmul(a=L.In(..., M, K), b=L.In(N, K), c=L.Out(..., M, N), *, gm=8, gn=8, nk=2):
     """c = a @ b.T"""
+    with units(a.tiles(gm), b.tiles(gn)) as (i, j):
+        c[i, j] <<= product(a, b, i, j, gm, gn, nk)
+
+
+@kernel
+def bmm(a=L.In(..., M, K), b=L.In(..., N, K), c=L.Out(..., M, N), *, gm=8, gn=8, nk=2):
+    """c = a @ b.T for every pair of a batch"""
     with units(a.tiles(gm), b.tiles(gn)) as (i, j):
         c[i, j] <<= product(a, b, i, j, gm, gn, nk)
 
@@ -62,6 +78,13 @@ def linear_bias(x=L.In(..., M, K), w=L.In(N, K), b=L.In(N), y=L.Out(..., M, N), 
 
 
 @kernel
+def linear_bias_act(x=L.In(..., M, K), w=L.In(N, K), b=L.In(N), y=L.Out(..., M, N), *, act="relu", gm=8, gn=8, nk=2):
+    """y = act(x @ w.T + b); act is relu, silu or gelu"""
+    with units(x.tiles(gm), w.tiles(gn)) as (i, j):
+        y[i, j] <<= activation(act)(product(x, w, i, j, gm, gn, nk) + b[j])
+
+
+@kernel
 def linear_silu_staged(x=L.In(..., M, K), w=L.In(N, K), y=L.Out(..., M, N), *, gm=8, gn=8, nk=2, part=8192):
     """y = silu(x @ w.T), the product written to a buffer first"""
     t = L.temp(M, N)
@@ -77,6 +100,26 @@ def linear_add(x=L.In(..., M, K), w=L.In(N, K), r=L.In(..., M, N), y=L.Out(..., 
     with units(x.tiles(gm), w.tiles(gn)) as (i, j):
         t[i, j] <<= product(x, w, i, j, gm, gn, nk)
     y <<= t + r
+
+
+@kernel
+def linear_add_act(x=L.In(..., M, K), w=L.In(N, K), r=L.In(..., M, N), y=L.Out(..., M, N), *, act="relu", gm=8, gn=8, nk=2,
+                   part=8192):  # fmt: skip
+    """y = act(x @ w.T + r); act is relu, silu or gelu"""
+    t = L.temp(M, N)
+    with units(x.tiles(gm), w.tiles(gn)) as (i, j):
+        t[i, j] <<= product(x, w, i, j, gm, gn, nk)
+    y <<= activation(act)(t + r)
+
+
+@kernel
+def linear_gate_add(x=L.In(..., M, K), w=L.In(N, K), g=L.In(..., M, N), r=L.In(..., M, N), y=L.Out(..., M, N), *, gm=8, gn=8,
+                    nk=2, part=8192):  # fmt: skip
+    """y = r + g * (x @ w.T)"""
+    t = L.temp(M, N)
+    with units(x.tiles(gm), w.tiles(gn)) as (i, j):
+        t[i, j] <<= product(x, w, i, j, gm, gn, nk)
+    y <<= r + g * t
 
 
 @kernel

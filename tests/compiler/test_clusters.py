@@ -10,7 +10,7 @@ from kohakutpu.kernels.linear import geglu, matmul
 from kohakutpu.lang import dims, kernel, loop, units
 
 from .conftest import build_machine
-from .kernels import interleaved, relayout, row_of_tiles
+from .kernels import interleaved, row_of_tiles
 from .test_fusion import compiled, programs
 
 M, K, N = dims("M, K, N")
@@ -206,11 +206,6 @@ def test_interleaved_sweeps_are_refused(bench):
         compiled(interleaved, bench, depth=64)
     with pytest.raises(CompileError, match="a cluster holds one"):
         compiled(interleaved, bench, depth=64, fuse=False)
-
-
-def test_a_relayout_is_refused(bench):
-    with pytest.raises(CompileError, match="t1 would need two byte orders: tile:.* and entry:"):
-        compile_kernel(relayout, bench, {"x": (8, 32), "w": (64, 32), "u": (32, 64)})
 
 
 @pytest.mark.parametrize(
