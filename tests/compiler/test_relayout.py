@@ -5,7 +5,7 @@ import pytest
 
 from kohakutpu import lang as L
 from kohakutpu.compiler import CompileError, Options, compile_kernel, relayout
-from kohakutpu.formats import e8m15
+from kohakutpu.formats import alu, e8m15, mxfp7
 from kohakutpu.host.driver import Driver
 from kohakutpu.host.loader import Loader
 from kohakutpu.host.model_transport import ModelTransport
@@ -85,10 +85,13 @@ def test_the_copy_holds_the_operand_in_its_order(rows, columns, gm, gn, nk):
 
 
 def test_whatever_lies_in_memory_survives_a_register():
-    """A copy goes through E8M15: every FP16 pattern that a store can leave comes back, but for the sign of a zero."""
-    every = e8m15.to_fp16(e8m15.from_fp16(np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)))
-    again = e8m15.to_fp16(e8m15.from_fp16(every))
-    assert (again == every).all()
+    """A copy goes through E8M15 and VMOV: every pattern that elementwise work leaves comes back, but for the sign of a
+    zero, and the quantiser takes both zeros alike."""
+    every = e8m15.from_fp16(np.arange(1 << 16, dtype=np.uint32).astype(np.uint16))
+    left = np.unique(e8m15.to_fp16(alu.canonical(every)))
+    assert len(left) > 60_000 and (e8m15.to_fp16(alu.canonical(e8m15.from_fp16(left))) == left).all()
+    zeros = np.array([0, 0x8000] * 64, np.uint16).reshape(1, 4, 32)
+    assert (mxfp7.quantise(zeros)[0] == 0).all()
 
 
 def test_copies_are_made_again_when_their_buffer_changes(bench):
