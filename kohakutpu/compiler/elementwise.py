@@ -289,7 +289,7 @@ def _choose(plan: Plan, nodes: Mapping[Key, int], known, room: int) -> _Choice:
         )
     chunk_words = n + words_of(expression) + 1
     busiest = max(sum(nodes[key] == node for key in plan.spans) for node in set(nodes.values()))
-    choices = []
+    choices: list[tuple[int, int, _Choice]] = []  # estimated cycles, flits
     longest = max(span.words for span in plan.spans.values())
     for per in range(1, min(room // (n + 1) // CHUNK, math.ceil(longest / CHUNK)) + 1):
         words = 4 + 2 * len(constants.scalars) + len(constants.spread) + n + (n > 0) + per * chunk_words + 2
@@ -297,15 +297,18 @@ def _choose(plan: Plan, nodes: Mapping[Key, int], known, room: int) -> _Choice:
             break
         width = in_step(per, (REGISTERS - len(constants.spread)) // need)
         runs = [math.ceil(span.words / (per * CHUNK)) for span in plan.spans.values()]
-        flits = len(set(nodes.values())) * (words + 3 + n) + sum(runs) * (n + 2)
+        ragged = sum(span.words % (per * CHUNK) > 0 for span in plan.spans.values())
+        flits = len(set(nodes.values())) * (words + 3 + n) + sum(runs) * (n + 2) + ragged * (n + 1)
         work = per * chunk_words * (WORD_CYCLES if width > 1 else DEPENDENT_CYCLES)
         cycles = FLIT_CYCLES * flits + busiest * max(runs) * (RUN_CYCLES + FILL_CYCLES + work)
-        choices.append((cycles, _Choice(per, width, need)))
+        choices.append((cycles, flits, _Choice(per, width, need)))
     if not choices:
         raise CompileError(
             f"the vector program of one chunk is above {isa.IMEM_WORDS} words; split it over a temp", source
         )
-    return min(choices, key=lambda choice: choice[0])[1]
+    # Never more flits than runs of the published size take.
+    most = max(flits for _, flits, choice in choices if choice.per == min(PUBLISHED_GRAIN // isa.VL_MAX, len(choices)))
+    return min((choice for choice in choices if choice[1] <= most), key=lambda choice: choice[0])[2]
 
 
 def _default(plan: Plan, span: Span, images, state: CoreState, known, choice: _Choice) -> list[int]:

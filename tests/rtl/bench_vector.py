@@ -13,7 +13,7 @@ from vector_scenario import AT, HOST, INST_DEPTH, PORT, RECV_DEPTH, World, slot_
 from kohakutpu.errata import parse
 from kohakutpu.isa import vector as isa
 from kohakutpu.isa.flit import Flit, FlitType
-from kohakutpu.isa.signals import CU_CTRL_REQUEST, CU_DATA, SIGNAL_ON_COMPLETE, ControlIndex
+from kohakutpu.isa.signals import CU_CTRL_REQUEST, CU_DATA, CU_SIGNAL, SIGNAL_ON_COMPLETE, ControlIndex, SignalCode
 from kohakutpu.isa.vector import Opcode
 from kohakutpu.machine import VectorUnit
 from kohakutpu.model.vector import VectorCore
@@ -116,6 +116,8 @@ async def every_source_slot(dut):
         await links.step(min(STILL, end - links.cycle))
     assert compare(links.transfers, sorted(moved)) > 0
     results = [flit.payload for _, link, flit in links.transfers if link == "out_link" and flit.type == FlitType.MEM_WR_DATA]
+    codes = {CU_SIGNAL.get(flit.payload, "code") for _, _, flit in links.transfers if flit.type == FlitType.CU_SIGNAL}
+    assert codes <= {SignalCode.INST_COMPLETE, SignalCode.BATCH_COMPLETE}, f"the kernels signal {codes}"
     cases = slot_cases()
     assert len(results) >= 2 * len(cases)
     dut._log.warning(f"{len(cases)} choices of sources, {len(set(results))} different words of results")

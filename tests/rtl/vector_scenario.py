@@ -98,6 +98,7 @@ class Slots(Kernel):
         for register, word in enumerate((0x3FC000, 0xC04000, 0x3F8000, 0x40A5A5, 0xBE1234), start=1):
             self.immediate(register, word)
         self.set_length(16)
+        self.set_mode(Mode.FLAT)
         for number, (mode, op, sources) in enumerate(cases):
             self._case(mode, op, sources)
             self.add(Opcode.VST, ad=0, vd=15, dtype=2, offset=2 * number)
@@ -107,11 +108,10 @@ class Slots(Kernel):
     def _case(self, mode: Mode, op: Opcode, sources: tuple[int, ...]) -> None:
         if mode != self.mode:
             self.set_mode(mode)
-        for _ in range(CHAIN[mode] - 1):  # something for the last stage to go on with
-            first = self.words and isa.decode_word(self.words[-1]).op not in isa.ALU_OPS
-            self.add(Opcode.VADD, sa=0 if first else 2, va=3, sb=1, sc=1, vc=2)
+        for stage in range(CHAIN[mode] - 1):  # something for the last stage to go on with
+            self.add(Opcode.VADD, sa=2 if stage else 0, va=3, sb=1, sc=1, vc=2)
         fields = dict.fromkeys(("sa", "sb", "sc"), 1 if CHAIN[mode] > 1 else 0)
-        for letter, source, register in zip(isa.OPERANDS[op], sources, (3, 4, 5), strict=True):
+        for letter, source, register in zip(isa.OPERANDS[op], sources, (3, 4, 5), strict=False):
             fields |= {"s" + letter: source, "v" + letter: register % 3 if source == 3 else register}
         self.add(op, **fields, vd=15, pr=1)
         if op in isa.COMPARES:
