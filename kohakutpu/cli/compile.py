@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from kohakutpu.compiler import compile_kernel
+from kohakutpu.compiler.explain import summary
 from kohakutpu.machine import load
 
 from .kernel_options import kernel_arguments, kernel_of, knobs_of, options_of, shapes_of
@@ -17,7 +18,7 @@ HELP = "compile a kernel and show what it became"
 def arguments(parser: argparse.ArgumentParser) -> None:
     kernel_arguments(parser)
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--summary", action="store_true", help="counts, buffers and rounds (the default)")
+    form.add_argument("--summary", action="store_true", help="counts, buffers, maps of L1, memory, predicted cycles (the default)")
     form.add_argument("--flits", action="store_true", help="every flit, as text that `kohakutpu asm` reads")
     form.add_argument("--json", action="store_true", help="the artifact")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to a file instead")
@@ -26,13 +27,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     if args.output:
         check_writable(args.output)
-    artifact = compile_kernel(kernel_of(args), load(args.machine), shapes_of(args), knobs_of(args), options_of(args))
+    machine = load(args.machine)
+    artifact = compile_kernel(kernel_of(args), machine, shapes_of(args), knobs_of(args), options_of(args))
     if args.flits:
         text = artifact.flit_listing()
     elif args.json:
         text = artifact.to_json()
     else:
-        text = artifact.summary() + "\n"
+        text = summary(artifact, machine) + "\n"
     if args.output:
         write_atomically(args.output, text.encode())
     else:

@@ -13,8 +13,8 @@ import sys
 from kohakutpu import __version__
 
 COMMANDS = (
-    "compile", "run", "sim", "lockstep", "fuzz", "view", "report", "disasm", "asm", "machine", "errata", "golden", "rtl", "synth",
-    "xpu", "bringup", "sweep", "ci",
+    "compile", "explain", "run", "sim", "lockstep", "fuzz", "view", "report", "disasm", "asm", "machine", "errata", "golden",
+    "rtl", "synth", "xpu", "bringup", "sweep", "ci",
 )  # fmt: skip
 
 OURS = ("kohakutpu", "rtl", "sim")  # packages whose errors say enough without a traceback

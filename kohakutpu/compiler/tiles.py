@@ -97,16 +97,15 @@ def resolve(
     other = sorted(wanted - set(KNOBS))
     if other:
         raise CompileError(f"the knob {other[0]} cannot be chosen: only {', '.join(KNOBS)} may be {AUTO!r}", kernel.source)
-    fixed = {name: value for name, value in kernel.settings(knobs).items() if name in KNOBS and name not in wanted}
-    trace = kernel.trace(**(dict(knobs) | dict.fromkeys(wanted, 1)))
-    tilings = list(products(trace, kernel.solve(shapes), preq))
-    if not tilings:
-        raise CompileError("there is no product here whose tile could be chosen", kernel.source)
-    best = min(choices(tilings, machine, fixed), key=lambda choice: choice.rank, default=None)
+    best = next(candidates(kernel, machine, shapes, knobs, preq), None)
     if best is None:
-        held = f" with {', '.join(f'{k}={v}' for k, v in fixed.items())}" if fixed else ""
+        trace = kernel.trace(**(dict(knobs) | dict.fromkeys(wanted, 1)))
+        tilings = list(products(trace, kernel.solve(shapes), preq))
+        if not tilings:
+            raise CompileError("there is no product here whose tile could be chosen", kernel.source)
+        held = ", ".join(f"{name}={value}" for name, value in _fixed(kernel, knobs).items())
         raise CompileError(
-            f"no tile{held} fits {machine.name}: the accumulator, a bank"
+            f"no tile{f' with {held}' if held else ''} fits {machine.name}: the accumulator, a bank"
             + (
                 f", or {len(machine.vectors)} vector cores with an instance each (the epilogue is fused; fuse=False needs "
                 "none of that)" if any(t.slots for t in tilings) else ""
@@ -114,6 +113,26 @@ def resolve(
             tilings[0].source,
         )  # fmt: skip
     return dict(knobs) | {name: best.knobs[name] for name in wanted}
+
+
+def _fixed(kernel: Kernel, knobs: Mapping[str, object]) -> dict[str, int]:
+    return {name: value for name, value in knobs.items() if name in KNOBS and value != AUTO and name in kernel.knobs}
+
+
+def candidates(
+    kernel: Kernel,
+    machine: Machine,
+    shapes: Mapping[str, tuple[int, ...]],
+    knobs: Mapping[str, object],
+    preq: Collection[str] = (),
+) -> Iterator[Choice]:
+    """Tiles for a kernel, the best first, with the given ones of gm, gn and nk (not those that are "auto") kept."""
+    tile_knobs = [name for name in KNOBS if name in kernel.knobs]
+    fixed = _fixed(kernel, knobs)
+    trace = kernel.trace(**(dict(knobs) | {name: fixed.get(name, 1) for name in tile_knobs}))
+    tilings = list(products(trace, kernel.solve(shapes), preq))
+    if tilings and tile_knobs:
+        yield from sorted(choices(tilings, machine, fixed), key=lambda choice: choice.rank)
 
 
 def products(trace: Trace, extents: Extents, preq: Collection[str] = ()) -> Iterator[Product]:

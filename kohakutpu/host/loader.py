@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -33,13 +34,14 @@ class Run:
     """What running an artifact gave: outputs by port (uint16 FP16 patterns), their raw images, and the clock.
 
     `elapsed` is in the transport's `unit`, from the first staged flit to the last word in memory, without the
-    transfer of operands and results.
+    transfer of operands and results; `stages` is each stage's part of it.
     """
 
     outputs: Mapping[str, np.ndarray]
     images: Mapping[str, bytes]
     elapsed: float
     unit: str
+    stages: tuple[float, ...]
 
 
 class Loader:
@@ -149,6 +151,7 @@ class Loader:
         self.transport.walked = artifact.walked()
         self._kinds = {at: UNIT_TYPES[stage.unit] for stage in artifact.stages for at in stage.nodes.values()}
         start = self.transport.now
+        ends = [start]
         written = self._written()
         done = 0
 
@@ -164,10 +167,12 @@ class Loader:
                 if chain[-1].ends_stage:
                     written = (written + artifact.stages[chain[-1].stage].words) & 0xFFFF
                     self.driver.poll(registers.AUX_STAT, writes=written, what="waiting for the stage's words in memory")
+                    ends.append(self.transport.now)
             except (AgentError, NoAnswer, UnitFault) as error:
                 where = f"round {min(done, len(artifact.rounds) - 1)} of {len(artifact.rounds)}"
                 raise type(error)(f"{artifact.kernel}, {where}: {error}") from error
         elapsed = self.transport.now - start
         images = {image.name: self.read_buffer(image) for image in artifact.outputs}
         outputs = {image.name: image.unpack(images[image.name]) for image in artifact.outputs}
-        return Run(outputs, images, elapsed, self.transport.unit)
+        stages = tuple(b - a for a, b in pairwise(ends))
+        return Run(outputs, images, elapsed, self.transport.unit, stages)

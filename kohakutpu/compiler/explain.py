@@ -1,0 +1,164 @@
+"""Reports on a compiled kernel: what it consists of, and what limits each stage and which knob moves that."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from kohakutpu.isa import cluster, vector
+from kohakutpu.isa.cluster import Op, Side
+from kohakutpu.isa.vector import DescField, Envelope, Opcode
+from kohakutpu.machine import Machine
+
+from .artifact import UNIT_NAMES, Artifact
+from .predict import Prediction, predict
+from .tiles import KNOBS, Choice
+
+# What limits a stage, in words, and what moves it.
+LIMITS = {
+    ("cluster", "work"): ("the multipliers", "nothing but fewer padded rows and columns, or more clusters"),
+    ("cluster", "reading"): ("the memory ports' answers", "larger gm and gn (more work for an operand), or preq for its operands"),
+    ("cluster", "writing"): ("the memory ports' writes", "larger nk and more of K in one product: results are what it is"),
+    ("cluster", "handing"): ("staging and dispatch by the host", "larger gm, gn or nk: fewer instructions"),
+    ("cluster", "latency"): ("beginning and ending: first fetches, last drains", "smaller gm, gn and nk, or more tiles a cluster"),
+    ("vector", "work"): ("the vector programs", "more cores: a smaller part or smaller tiles"),
+    ("vector", "reading"): ("the memory ports' answers", "fewer operands a statement: fuse statements"),
+    ("vector", "writing"): ("the memory ports' writes", "fewer results: fuse statements"),
+    ("vector", "handing"): ("staging and dispatch by the host", "fewer cores or runs: a larger part or larger tiles"),
+    ("vector", "latency"): ("waiting: the host's polls and the memory's latency", "larger parts or tiles, or fusing the stage away"),
+}  # fmt: skip
+
+
+def payloads(artifact: Artifact, stage: int | None = None) -> Iterator[tuple[int, int, int]]:
+    """(stage, node, payload) of every flit, in the order of the rounds; of one stage only if it is given."""
+    for round_ in artifact.rounds:
+        if stage in (None, round_.stage):
+            for kick in round_.kicks:
+                for flit in round_.flits[kick.base : kick.base + kick.count]:
+                    yield round_.stage, kick.node, flit.payload
+
+
+def summary(artifact: Artifact, machine: Machine) -> str:
+    """`Artifact.summary`, and images, descriptors, maps of L1, memory and predicted cycles."""
+    lines = [artifact.summary()]
+    for number, stage in enumerate(artifact.stages):
+        use = _cluster_use(artifact, number) if stage.unit == "cluster" else _vector_use(artifact, number)
+        lines += [f"stage {number} {line}" for line in use]
+    prediction = predict(artifact, machine)
+    temps = sum(image.bytes for image in artifact.buffers if image.role == "temp")
+    lines.append(f"memory  {artifact.peak_bytes} bytes at most, temporaries {temps} before they share")
+    each = ", ".join(f"{time.cycles:,.0f}" for time in prediction.stages)
+    lines.append(f"cycles  {prediction.cycles:,} predicted ({each} by stage)")
+    return "\n".join(lines)
+
+
+def _cluster_use(artifact: Artifact, number: int) -> list[str]:
+    """Where operands are in L1, by side: bank and entries."""
+    places: dict[Side, dict[tuple[int, int, int], int]] = {side: {} for side in Side}
+    fills = Counter()
+    for _, _, payload in payloads(artifact, number):
+        i = cluster.decode(payload)
+        if i.op == Op.FILL:
+            place = (i.fbank, i.eoff, i.n)
+            places[Side(i.sel)][place] = places[Side(i.sel)].get(place, 0) + 1
+            fills[Side(i.sel)] += i.n
+    lines = []
+    for side, held in places.items():
+        spans = sorted(held)
+        shown = ", ".join(f"{bank}:{first}..{first + n - 1}" for bank, first, n in spans[:6])
+        more = f" and {len(spans) - 6} more" if len(spans) > 6 else ""
+        lines.append(f"L1 {side.name}: {len(spans)} places ({shown}{more}), {fills[side]} entries fetched")
+    return lines
+
+
+def _vector_use(artifact: Artifact, number: int) -> list[str]:
+    """Words of the image, descriptors, and the L1 words that fills, loads, stores and drains name."""
+    images: dict[int, dict[int, int]] = {}
+    descriptors: set[int] = set()
+    bounds: dict[int, int] = {}
+    for _, node, payload in payloads(artifact, number):
+        i = vector.decode(payload)
+        if i.op == Envelope.IMEM:
+            images.setdefault(node, {})[i.addr] = i.word
+        elif i.op == Envelope.DESC:
+            descriptors.add(i.ad)
+            if i.field == DescField.DIM0:
+                bounds[i.ad] = i.bound
+    lines = []
+    sizes = {len(image) for image in images.values()}
+    size = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{max(sizes, default=0)}"
+    lines.append(
+        f"image {size} of {vector.IMEM_WORDS} words sent to {len(images)} cores, descriptors {len(descriptors)} of "
+        f"{vector.DESCRIPTORS}"
+    )
+    transfers = set()
+    for image in images.values():
+        for word in image.values():
+            i = vector.decode_word(word)
+            if i.op in (Opcode.VFILL, Opcode.VDRAIN):
+                transfers.add((i.l1, Opcode(i.op).name, bounds.get(i.ad, 1)))
+    if transfers:
+        shown = ", ".join(f"{name} at {first}, {words} a row" for first, name, words in sorted(transfers)[:6])
+        lines.append(f"L1 words: {shown}")
+    return lines
+
+
+def explain(artifact: Artifact, machine: Machine, simulated: Sequence[float] | None = None,
+            better: Sequence[Choice] = ()) -> str:  # fmt: skip
+    """What limits each stage and what moves it; beside the prediction the cycles of a run, if there was one."""
+    prediction = predict(artifact, machine)
+    lines = [f"{artifact.kernel} on {machine.name}: {prediction.cycles:,} cycles predicted{_beside(prediction, simulated)}"]
+    for number, (stage, time) in enumerate(zip(artifact.stages, prediction.stages, strict=True)):
+        measured = f", {simulated[number]:,.0f} simulated" if simulated else ""
+        title = _title(artifact, number)
+        lines.append(f"stage {number} {UNIT_NAMES[stage.unit]} {title}: {time.cycles:,.0f} predicted{measured}")
+        shares = ", ".join(
+            f"{name} {100 * value / max(time.cycles, 1):.0f} %"
+            for name, value in (("work", time.work), ("host", time.handing), ("reads", time.reading), ("writes", time.writing))
+        )
+        what, knob = LIMITS[stage.unit, time.limiter]
+        lines.append(f"  busy: {shares}, on {time.nodes} of {_units(machine, stage.unit)} units")
+        lines.append(f"  limited by {what}; moved by {knob}")
+        idle = _units(machine, stage.unit) - time.nodes
+        if stage.unit == "cluster" and idle:
+            lines.append(f"  {idle} clusters have nothing to do: {len(stage.nodes)} tiles; smaller gm or gn makes more")
+    lines += _padding(artifact)
+    held = {name: artifact.knobs[name] for name in KNOBS if name in artifact.knobs}
+    for choice in better:
+        knobs = " ".join(f"{name}={value}" for name, value in choice.knobs.items())
+        mark = " (now)" if choice.knobs == held else ""
+        lines.append(f"tile {knobs}: about {choice.cycles:,.0f} cycles for the products{mark}")
+    return "\n".join(lines)
+
+
+def _beside(prediction: Prediction, simulated: Sequence[float] | None) -> str:
+    if not simulated:
+        return ""
+    total = sum(simulated)
+    return f", {total:,.0f} simulated ({100 * (prediction.cycles / total - 1):+.1f} %)"
+
+
+def _units(machine: Machine, unit: str) -> int:
+    return len(machine.clusters if unit == "cluster" else machine.vectors)
+
+
+def _title(artifact: Artifact, number: int) -> str:
+    """The last statement of a stage, or what it copies."""
+    stage = artifact.stages[number]
+    if not stage.statements:
+        return "copy into another byte order"
+    statement = artifact.statements[stage.statements[-1]]
+    return f"{statement.source} {statement.text}"
+
+
+def _padding(artifact: Artifact) -> list[str]:
+    """Operands and results of which a tenth or more is padding."""
+    lines = []
+    for image in artifact.buffers:
+        real = 2 * math.prod(image.layout.shape) * image.copies
+        held = getattr(image.layout, "halves", 0) * 2 * image.copies
+        if held and real / held < 0.9 and image.role != "constant":
+            lines.append(f"{image.name}: {100 * (1 - real / held):.0f} % of {image.layout.key} is padding")
+    return lines
+

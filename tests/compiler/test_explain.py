@@ -1,0 +1,76 @@
+"""Predicted cycles against simulated ones, and the reports made of them."""
+
+import numpy as np
+import pytest
+
+from kohakutpu.cli.main import main
+from kohakutpu.compiler import Options, compile_kernel
+from kohakutpu.compiler.explain import explain, summary
+from kohakutpu.compiler.predict import predict
+from kohakutpu.host.simulate import run_model
+from kohakutpu.kernels import linear_silu, matmul, mlp, swiglu
+from kohakutpu.machine import load
+
+AUTO = dict.fromkeys(("gm", "gn", "nk"), "auto")
+CASES = [
+    (matmul, "quad", {"a": (64, 128), "b": (64, 128)}, {"gm": 8, "gn": 8, "nk": 1}, Options()),
+    (matmul, "2x4", {"a": (128, 64), "b": (128, 64)}, AUTO, Options(preq=("a", "b"))),
+    (linear_silu, "mm_mesh", {"x": (32, 64), "w": (32, 64)}, {"gm": 8, "gn": 8, "nk": 2}, Options()),
+    (linear_silu, "mm_mesh", {"x": (32, 64), "w": (32, 64)}, {"gm": 8, "gn": 8, "nk": 2, "fuse": False}, Options()),
+    (linear_silu, "quad", {"x": (32, 64), "w": (32, 64)}, {"gm": 4, "gn": 8, "nk": 2}, Options("published")),
+    (swiglu, "quad", {"x": (16, 64), "wg": (32, 64), "wu": (32, 64)}, AUTO, Options()),
+    (mlp, "ship_3x2", {"x": (64, 64), "up": (64, 64), "down": (64, 64)}, {"gm": 8, "gn": 8, "nk": 2}, Options()),
+]
+
+
+@pytest.mark.parametrize("kernel, machine, shapes, knobs, options", CASES, ids=lambda value: getattr(value, "name", None))
+def test_predicted_cycles_are_close(kernel, machine, shapes, knobs, options):
+    machine = load(machine)
+    artifact = compile_kernel(kernel, machine, shapes, knobs, options)
+    random = np.random.default_rng(0)
+    operands = {name: random.normal(0, 0.3, shape).astype(np.float16) for name, shape in shapes.items()}
+    run = run_model(artifact, machine, operands).run
+    prediction = predict(artifact, machine)
+    assert len(run.stages) == len(prediction.stages) and sum(run.stages) <= run.elapsed
+    assert abs(prediction.cycles / run.elapsed - 1) < 0.08
+    for time, measured in zip(prediction.stages, run.stages, strict=True):
+        assert abs(time.cycles / measured - 1) < 0.15
+        assert max(time.work, time.handing, time.reading, time.writing) <= time.cycles * 1.02
+
+
+def limiter(machine, shapes, knobs, options=Options()):
+    machine = load(machine)
+    return predict(compile_kernel(matmul, machine, shapes, knobs, options), machine).stages[0].limiter
+
+
+def test_what_limits_a_product():
+    big = {"a": (256, 256), "b": (256, 256)}
+    assert limiter("2x2", big, AUTO, Options(preq=("a", "b"))) == "work"
+    deep = {"a": (64, 2048), "b": (64, 2048)}
+    assert limiter("2x2", deep, {"gm": 8, "gn": 8, "nk": 4}) == "reading"
+    assert limiter("2x4", {"a": (512, 64), "b": (512, 64)}, {"gm": 8, "gn": 8, "nk": 2}, Options(preq=("a", "b"))) == "handing"
+    assert limiter("2x2", {"a": (8, 32), "b": (8, 32)}, {"gm": 2, "gn": 2, "nk": 1}) == "latency"
+
+
+def test_the_reports_name_what_they_should():
+    machine = load("ship_3x2")
+    artifact = compile_kernel(
+        mlp, machine, {"x": (64, 64), "up": (64, 64), "down": (64, 64)}, {"gm": 16, "gn": 16, "nk": 2}
+    )
+    text = summary(artifact, machine)
+    for part in ("stage 0 L1 A: 1 places (0:0..31), 32 entries", "of 512 words sent to", "descriptors 4 of 8",
+                 f"memory  {artifact.peak_bytes} bytes", "predicted"):  # fmt: skip
+        assert part in text, part
+    text = explain(artifact, machine)
+    assert "copy into another byte order" in text and "5 clusters have nothing to do: 1 tiles" in text
+    narrow = compile_kernel(matmul, machine, {"a": (20, 64), "b": (64, 64)}, {"gm": 16, "gn": 16, "nk": 2})
+    assert "a: 69 % of entry:16x2 is padding" in explain(narrow, machine)
+
+
+def test_the_command(capsys):
+    arguments = ["--machine", "quad", "--shape", "a=32x64", "--shape", "b=32x64", "--knob", "gm=auto"]
+    assert main(["explain", "kohakutpu.kernels:matmul", *arguments, "--simulate"]) == 0
+    out = capsys.readouterr().out
+    assert "cycles predicted, " in out and " simulated (" in out and "limited by" in out and "(now)" in out
+    assert main(["explain", "kohakutpu.kernels:matmul", "--machine", "quad", "--shape", "a=32x64"]) == 2
+    assert "no shape for b" in capsys.readouterr().err
