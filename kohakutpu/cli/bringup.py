@@ -1,7 +1,7 @@
 """Climb the bring-up ladder on whatever a transport leads to: models, gates or a board. docs/bringup.md.
 
-Exit status: 0 passed, 1 a wrong answer, 2 refused (not this machine, or not to be trusted), 3 no transport, 4 no answer.
-The memory's contents are lost.
+Exit status: 0 passed, 1 a wrong answer, 2 refused (not this machine, or not to be trusted), 3 no transport, 4 no
+answer. The memory's contents are lost.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ HELP = "the bring-up ladder: link to kernels, a verdict a step"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    ways = ", ".join(usage for usage, _ in KINDS.values())
     steps = ", ".join(f"{step.number} {step.name}" for step in STEPS)
     parser.add_argument(
-        "--transport", default="model", metavar="T",
-        help=f"the way to the machine: {', '.join(usage for usage, _ in KINDS.values())} (default model; docs/transports.md)",
-    )  # fmt: skip
+        "--transport",
+        default="model",
+        metavar="T",
+        help=f"the way to the machine: {ways} (default model; docs/transports.md)",
+    )
     parser.add_argument(
         "--machine", default=DEFAULT_MACHINE, metavar="M", help=f"what should be there (default {DEFAULT_MACHINE})"
     )
@@ -67,8 +70,8 @@ def main(args: argparse.Namespace) -> int:
             raise ArgumentError("--dry-run has nothing to report: it does not go with --report and --page")
         return dry_run(args, machine)
     results = climb(
-        machine, lambda: open_transport(args.transport, machine, faults=args.fault), transport=args.transport, first=args.first,
-        last=args.last, runs=args.runs, seed=args.seed, timeout=args.timeout,
+        machine, lambda: open_transport(args.transport, machine, faults=args.fault), transport=args.transport,
+        first=args.first, last=args.last, runs=args.runs, seed=args.seed, timeout=args.timeout,
     )  # fmt: skip
     report = None
     for result in results:

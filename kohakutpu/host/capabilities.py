@@ -1,4 +1,4 @@
-"""What a unit says of itself in CU_CAPS and CU_STATUS, and what a machine description says it should (spec: endpoint base)."""
+"""What a unit says of itself in CU_CAPS and CU_STATUS, and what a description says it should (spec: endpoint base)."""
 
 from __future__ import annotations
 
@@ -43,9 +43,11 @@ class Capabilities:
     def differences(self, other: Capabilities) -> list[str]:
         """What differs, a text for each field: this one's value first."""
         texts = {
-            "type": lambda caps: caps.name, "version": lambda caps: f"version {caps.version:#04x}",
-            "buffers": lambda caps: f"{caps.buffers} buffers", "inst_depth": lambda caps: f"an instruction FIFO of {caps.inst_depth}",
-        }  # fmt: skip
+            "type": lambda caps: caps.name,
+            "version": lambda caps: f"version {caps.version:#04x}",
+            "buffers": lambda caps: f"{caps.buffers} buffers",
+            "inst_depth": lambda caps: f"an instruction FIFO of {caps.inst_depth}",
+        }
         return [
             f"{text(self)}, expected {text(other)}"
             for field, text in texts.items()

@@ -58,8 +58,8 @@ def hears(driver: Driver, at: int) -> bool:
 def find_agent(driver: Driver) -> int:
     """A node at which the agent receives; raises `NoAnswer` when it receives at none.
 
-    Of several (it does at every memory port that it shares) a site that is certainly one comes first: on a ring's west or
-    in the grid, then in scan order.
+    Of several (it does at every memory port that it shares) a site that is certainly one comes first: on the ring's
+    west or in the grid, then in scan order.
     """
     places = coordinates(driver.identify())
     for at in sorted(places, key=lambda at: (xy(at)[0] != 0, xy(at)[1] == 0)):
@@ -69,7 +69,7 @@ def find_agent(driver: Driver) -> int:
 
 
 def port_answers(driver: Driver, at: int, *, agent: int, address: int = 0) -> Flit | None:
-    """The MEM_RD_RESP of the memory port at node `at` to a read of the word at `address`; None when no port answers there.
+    """The MEM_RD_RESP of the memory port at node `at` to a read of the word at `address`; None when none answers there.
 
     On a board whose memory has error correction, write the word first: one that was never written reads as an error.
     """
@@ -101,8 +101,10 @@ def unit_answers(driver: Driver, at: int, *, agent: int, attempts: int = 1) -> C
 
 
 def sweep(driver: Driver, *, agent: int, address: int = 0) -> Iterator[tuple[int, Capabilities | Flit]]:
-    """(node, what answers there) of every coordinate of the mesh, in scan order: what a unit says of itself, or a memory
-    port's answer to a read of `address`."""
+    """(node, what answers there) of every coordinate, in scan order.
+
+    That is what a unit says of itself, or a memory port's answer to a read of `address`.
+    """
     for at in coordinates(driver.identify()):
         answer = unit_answers(driver, at, agent=agent) or port_answers(driver, at, agent=agent, address=address)
         if answer is not None:
@@ -110,7 +112,7 @@ def sweep(driver: Driver, *, agent: int, address: int = 0) -> Iterator[tuple[int
 
 
 def discover(driver: Driver, *, agent: int | None = None, address: int = 0) -> Found:
-    """Everything that answers; `agent` is searched for where it is not given. `address` is a word that ports may read."""
+    """Everything that answers; `agent` is searched for where it is not given. `address`: a word that ports may read."""
     agent = find_agent(driver) if agent is None else agent
     seen = dict(sweep(driver, agent=agent, address=address))
     units = {at: what for at, what in seen.items() if isinstance(what, Capabilities)}

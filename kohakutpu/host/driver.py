@@ -20,7 +20,7 @@ POLLS_PER_CHECK = 256  # polls in vain between two looks at STATUS: seldom, sinc
 DEFAULT_TIMEOUT = {"cycles": 2_000_000, "s": 30.0}
 PATIENCE = 100
 LOOKS = 16  # times within a budget that progress is looked at
-# How long a flit from the mailbox may be on its way there and back through a quiet mesh, and looks at the mailbox at least.
+# How long a flit from the mailbox may be on its way through a quiet mesh and back, and looks at the mailbox at least.
 REPLY_WAIT = {"cycles": 1_000, "s": 0.05}
 REPLY_LOOKS = 4
 ASKED = 2  # times that a declared unit is asked before it counts as silent: of two requests at once it loses one
@@ -216,8 +216,8 @@ class Driver:
     def ask(self, at: int, index: int = ControlIndex.CAPS, *, agent: int, attempts: int = 1) -> int | None:
         """The 64-bit value behind CU_CTRL `index` of the unit at node `at`, or None when it does not answer.
 
-        `agent` is the node that the reply goes to, where the agent receives. Only a reply from `at` itself counts: for an
-        empty site the clamp makes a neighbour answer (spec: discovery). One request at a time: a unit keeps one.
+        `agent` is the node that the reply goes to, where the agent receives. Only a reply from `at` itself counts: for
+        an empty site the clamp makes a neighbour answer (spec: discovery). One request at a time: a unit keeps one.
         """
         for _ in range(attempts):
             self._txn = self._txn + 1 & TXN_MASK
@@ -239,10 +239,9 @@ class Driver:
         value = self.ask(at, index, agent=agent, attempts=ASKED)
         if value is None:
             x, y = xy(at)
-            raise NoAnswer(
-                f"the unit at ({x},{y}) did not answer CU_CTRL index {index:#x} within {REPLY_WAIT[self.transport.unit]:,} "
-                f"{self.transport.unit}, asked {ASKED} times\n{self.transport.diagnose()}".rstrip()
-            )
+            wait = f"{REPLY_WAIT[self.transport.unit]:,} {self.transport.unit}"
+            said = f"the unit at ({x},{y}) did not answer CU_CTRL index {index:#x} within {wait}, asked {ASKED} times"
+            raise NoAnswer(f"{said}\n{self.transport.diagnose()}".rstrip())
         return value
 
     # ---- identity --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a FAULT signal of a unit means: its argument depends on the unit's type (spec: completion, vector core faults)."""
+"""What a FAULT signal means: its argument depends on the unit's type (spec: completion, vector core faults)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def fault_text(kind: int | None, arg: int) -> str:
     """The argument of a FAULT signal in words; `kind` is the unit's CU_TYPE, None where nobody knows it."""
     if kind == UnitType.CLUSTER:
         return (
-            "an inbound CU_DATA burst was rejected since the retirement before (no such buffer, past its end, or an odd "
-            f"offset into accumulators); {arg} operations completed since reset, modulo 65536"
+            "an inbound CU_DATA burst was rejected since the retirement before (no such buffer, past its end, or an "
+            f"odd offset into accumulators); {arg} operations completed since reset, modulo 65536"
         )
     if kind == UnitType.VECTOR:
         return (

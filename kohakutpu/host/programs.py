@@ -1,6 +1,6 @@
 """Instruction programs by hand, a node each: cut into rounds, with their credit accounted for (spec: rounds, credit).
 
-Compiled kernels come as artifacts with rounds of their own (`loader`); this is for scripts that send a few instructions.
+Compiled kernels come as artifacts with rounds of their own (`loader`); this is for scripts that send instructions.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class WrongSignal(TransportError):
 class Credit:
     """The dispatch credit of one round: seeded once, taken by each flit, returned by each INST_COMPLETE.
 
-    The last flit of a kick ends in BATCH_COMPLETE, which returns none. So a kick costs one for good, and after all of them
-    `left` is what PROG_STAT has to show when everything has completed. `limit` is `Machine.credit_limit`.
+    The last flit of a kick ends in BATCH_COMPLETE, which returns none. So a kick costs one for good, and `left` is what
+    PROG_STAT has to show when everything has completed. `limit` is `Machine.credit_limit`.
     """
 
     seeded: int
@@ -128,7 +128,8 @@ def run_programs(driver: Driver, programs: Sequence[Program], *, slots: int, cre
                 )
         found = driver.read(registers.PROG_STAT)["credit"]
         if found != account.left:
+            few = "few" if found < account.left else "many"
             raise WrongSignal(
                 f"{found} of credit after a round of {len(account.kicks)} kicks that seeded {account.seeded}, expected "
-                f"{account.left}: {abs(account.left - found)} completions too {'few' if found < account.left else 'many'} returned it"
+                f"{account.left}: {abs(account.left - found)} completions too {few} returned it"
             )

@@ -2,8 +2,10 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
+from kohakutpu.compiler import compile_kernel
 from kohakutpu.host import counters
 from kohakutpu.host.capabilities import Capabilities, Status, expected, kind_name, kind_of
 from kohakutpu.host.counters import Counters
@@ -19,6 +21,7 @@ from kohakutpu.host.discovery import (
 )
 from kohakutpu.host.driver import REPLY_WAIT, Driver, NoAnswer
 from kohakutpu.host.faults import UnitFault, check_fault, fault_text
+from kohakutpu.host.loader import Loader
 from kohakutpu.host.model_transport import ModelTransport
 from kohakutpu.host.programs import Credit, CreditError, Program, WrongSignal, rounds, run_programs
 from kohakutpu.host.transport import MEMORY_BASE
@@ -26,6 +29,7 @@ from kohakutpu.isa import vector
 from kohakutpu.isa.flit import Flit, FlitType, node
 from kohakutpu.isa.signals import CU_CAPS, CU_CTRL_REQUEST, CU_DATA, ControlIndex, SignalCode, UnitType
 from kohakutpu.isa.vector import Fault
+from kohakutpu.kernels.linear import linear_silu
 from kohakutpu.machine import from_picture, list_machines, load
 from kohakutpu.model.system import System
 
@@ -188,10 +192,30 @@ def test_a_fault_of_a_vector_core_is_named():
     driver, at = driver_of(machine), machine.vectors[0].node
     words = [vector.encode(vector.Opcode.VSETVL, va=0)]
     words.append(vector.encode(vector.Opcode.VADD, sa=vector.Source.C))
-    for word, name in zip(words, ("F_VL: VSETVL of 0", "F_CHAIN: a FLAT word")):
+    for word, name in zip(words, ("F_VL: VSETVL of 0", "F_CHAIN: a FLAT word"), strict=True):
         with pytest.raises(UnitFault, match=rf"the unit at \(1,0\) reports FAULT: {name}") as caught:
             run_programs(driver, [run_word(at, word)], slots=128, credit=4, kinds={at: UnitType.VECTOR})
         assert caught.value.exit_status == 1
+
+
+def test_a_kernel_that_ends_in_a_fault_is_no_result():
+    """Its signals come all the same, and the words that it did not write would only be waited for."""
+    machine = load("mm_mesh")
+    artifact = compile_kernel(linear_silu, machine, {"x": (32, 64), "w": (32, 64)}, {"gm": 8, "gn": 8})
+    last = artifact.rounds[-1]
+    *others, run = last.flits
+    bad = [
+        vector.IMEM.encode(addr=500, word=vector.encode(vector.Opcode.VADD, sa=vector.Source.C)),
+        vector.RUN.encode(pc=500),
+    ]
+    others[-1] = others[-1]._replace(payload=bad[0])
+    spoilt = dataclasses.replace(last, flits=(*others, run._replace(payload=bad[1])))
+    operands = {name: np.ones((32, 64), np.float16) for name in ("x", "w")}
+    with pytest.raises(
+        UnitFault, match=r"linear_silu, round 1 of 2: at the end .* \(1,0\) reports FAULT: F_CHAIN: "
+    ) as caught:
+        Loader(driver_of(machine)).run(dataclasses.replace(artifact, rounds=(*artifact.rounds[:-1], spoilt)), operands)
+    assert caught.value.exit_status == 1
 
 
 def test_a_fault_in_the_middle_is_noticed_by_its_credit():

@@ -82,7 +82,8 @@ class NotPresent(StepFailed):
 class Board:
     """A machine's description, a way to the machine, and how thorough to be.
 
-    `runs` counts the repetitions of the last step, `seed` draws data; `timeout` bounds each wait in the transport's unit.
+    `runs` counts the repetitions of the last step, `seed` draws data, `timeout` bounds each wait, in the transport's
+    unit.
     """
 
     machine: Machine

@@ -1,4 +1,4 @@
-"""Steps 7 to 11: one flit to every node, the smallest computation of each unit, all of them, a real kernel, many times."""
+"""Steps 7 to 11: one flit to every node, the smallest computation of each unit, all units, a real kernel, repeats."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def ask_units(board: Board) -> None:
 
 
 def ask_ports(board: Board) -> int:
-    """Each memory port writes a word, and reads what the host wrote at every power of two: its lines are not the host's."""
+    """Each memory port reads what the host wrote at every power of two, and writes there: its lines are its own."""
     addresses = walked_addresses(board.machine.memory.bytes)
     words = {at: tag(at, False) for at in addresses}
     belongs = {word: at for at, word in words.items()}
@@ -177,7 +177,7 @@ def compute(board: Board, case: Case, machine: Machine, what: str, seed: int) ->
 
 
 def unit(board: Board) -> dict:
-    """Alone, one after the other: a 4x4 product of 32 terms on each cluster, a copy and a silu of 16 elements on each core."""
+    """Alone, one after the other: a 4x4 product of 32 terms on each cluster, a copy and a silu on each core."""
     machine = board.machine
     done: dict[str, dict] = {}
     for each in machine.units:
@@ -197,8 +197,9 @@ def all_units(board: Board) -> dict:
     """All clusters at once, a tile each, then all vector cores, a part each; every one of them has to have worked."""
     machine = board.machine
     done = {}
+    tile = {"gm": 2, "gn": 2, "nk": 2}
     groups = [
-        ("clusters", machine.clusters, Case(product, {"a": (8 * len(machine.clusters), 64), "b": (8, 64)}, {"gm": 2, "gn": 2, "nk": 2})),
+        ("clusters", machine.clusters, Case(product, {"a": (8 * len(machine.clusters), 64), "b": (8, 64)}, tile)),
         ("vector cores", machine.vectors, Case(activated, {"x": (len(machine.vectors), 1024)}, {})),
     ]  # fmt: skip
     for name, group, case in groups:
@@ -264,20 +265,20 @@ def repetitions(board: Board, case: Case, seed: int, runs: int) -> tuple[dict, s
             seen = ", ".join(f"{value} in {count}" for value, count in values.items())
             bad = int(wrong.reshape(runs, -1).any(axis=1).sum())
             texts.append(
-                f"flicker: {int(flickers.sum())} of {right.size} elements of {name} change over {runs} runs on the same operands, "
-                f"{bad} of them wrong; {name}{list(index)} is {int(right[index]):04x} and was {seen}"
+                f"flicker: {int(flickers.sum())} of {right.size} elements of {name} change over {runs} runs on the "
+                f"same operands, {bad} of them wrong; {name}{list(index)} is {int(right[index]):04x} and was {seen}"
             )
         if reproducible.any():
             index = tuple(int(axis) for axis in np.argwhere(reproducible)[0])
             texts.append(
-                f"reproducible: {int(reproducible.sum())} of {right.size} elements of {name} are wrong in the same way in all "
-                f"{runs} runs; {name}{list(index)} is {int(right[index]):04x} and was {int(stack[0][index]):04x}"
+                f"reproducible: {int(reproducible.sum())} of {right.size} elements of {name} are wrong in the same "
+                f"way in all {runs} runs; {name}{list(index)} is {int(right[index]):04x} and was {int(stack[0][index]):04x}"
             )
     return {"kernel": artifact.kernel, "runs": runs, "sha256": digests}, "; ".join(texts)
 
 
 def repeat(board: Board) -> dict:
-    """The real kernel again and again, on two sets of operands; what flickers and what is always wrong are told apart."""
+    """The real kernel again and again, on two sets of operands; flicker and what is always wrong are told apart."""
     case = real(board.machine)
     facts: dict = {"kernel": case.kernel.name, "runs": board.runs * OPERAND_SETS, "operand_sets": OPERAND_SETS}
     texts = []

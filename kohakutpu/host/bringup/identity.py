@@ -1,4 +1,4 @@
-"""Steps 3 and 4: is it the machine that was described, of a version that is known, and is everything where it should be?"""
+"""Steps 3 and 4: is it the described machine, of a version that is known, and is everything where it should be?"""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def whereabouts(board: Board, facts: dict) -> None:
 
 
 def identity(board: Board) -> dict:
-    """CAPS has the described shape, the agent is where it should be, and every unit that answers is of the known version."""
+    """CAPS has the described shape, the agent is in its place, and every unit that answers is of the known version."""
     facts: dict = {}
     shape(board, facts)
     whereabouts(board, facts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from kohakutpu.isa.fields import EncodingError
 from kohakutpu.lang.source import KernelError
@@ -14,6 +15,7 @@ from ..transport import Transport, TransportError
 from . import compute, identity, link, memory
 from .board import Board, NotPresent, Status, StepFailed, Verdict
 
+FORMAT = "kohakutpu-bringup-1"
 # What a step may end in besides its own finding: errors that the project itself names.
 NAMED = (TransportError, MachineError, KernelError, LoadError, EncodingError)
 
@@ -55,7 +57,8 @@ STEPS = tuple(
 
 @dataclass
 class Result:
-    """A step's verdict: `facts` as measured, `text` what is wrong or why it was passed by, `elapsed` in the transport's unit."""
+    """A step's verdict: `facts` as measured, `text` what is wrong or why it was passed by, `elapsed` in the
+    transport's unit."""
 
     step: Step
     verdict: Verdict = Verdict.NOT_RUN
@@ -110,7 +113,7 @@ class Report:
 
     def to_dict(self) -> dict:
         return {
-            "format": "kohakutpu-bringup-1", "machine": self.machine.name, "transport": self.transport, "unit": self.unit,
+            "format": FORMAT, "machine": self.machine.name, "transport": self.transport, "unit": self.unit,
             "runs": self.runs, "seed": self.seed, "exit_status": int(self.status), "summary": self.summary,
             "steps": [result.to_dict() for result in self.results],
         }  # fmt: skip
@@ -141,7 +144,7 @@ def plan(machine: Machine, first: str | None = None, last: str | None = None) ->
         results.append(result)
     if not waiting(results):
         raise NoStep(
-            f"none of steps {low.number} to {high.number} applies: {machine.name} is compile-only, and only the kernel step does"
+            f"none of steps {low.number} to {high.number} applies: {machine.name} is compile-only, and only kernel does"
         )
     return results
 
@@ -181,11 +184,12 @@ def run_step(result: Result, now: Callable[[], float], run: Callable[[], dict]) 
         result.elapsed = now() - start
 
 
-def climb(machine: Machine, opener: Callable[[], Transport], *, transport: str, first: str | None = None, last: str | None = None,
-          runs: int = 6, seed: int = 1, timeout: float | None = None) -> Iterator[Result | Report]:  # fmt: skip
+def climb(machine: Machine, opener: Callable[[], Transport], *, transport: str, first: str | None = None,
+          last: str | None = None, runs: int = 6, seed: int = 1,
+          timeout: float | None = None) -> Iterator[Result | Report]:  # fmt: skip
     """Open the transport and climb; yields each step's result as it is known, then the `Report`.
 
-    `transport` is its name for the report. Failing to open it is the first step's verdict. The transport is closed at the end.
+    `transport` is its name for the report. Failing to open it is the first step's verdict. It is closed at the end.
     """
     results = plan(machine, first, last)
     report = Report(machine, transport, "", results, runs, seed)
@@ -205,7 +209,7 @@ def climb(machine: Machine, opener: Callable[[], Transport], *, transport: str, 
             board = Board(machine, way, runs=runs, seed=seed, timeout=timeout)
             for result in results:
                 if result in pending:
-                    run_step(result, lambda: way.now, lambda: result.step.run(board))
+                    run_step(result, lambda: way.now, partial(result.step.run, board))
                 yield result
                 if result.verdict.status:
                     break

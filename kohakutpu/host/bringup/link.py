@@ -70,8 +70,8 @@ def link(board: Board) -> dict:
     if caps["flit_width"] != FLIT_WIDTH or caps["pos_width"] != POS_WIDTH:
         nothing = {0: ": nothing seems to answer there", ALL: ": nothing seems to answer there"}.get(seen[0], "")
         raise NotThisMachine(
-            f"no control agent at {driver.base:#x}: CAPS reads {seen[0]:#018x}, a flit of {caps['flit_width']} bits and coordinates "
-            f"of {caps['pos_width']}; {FLIT_WIDTH} and {POS_WIDTH} are expected{nothing}", facts,
+            f"no control agent at {driver.base:#x}: CAPS reads {seen[0]:#018x}, a flit of {caps['flit_width']} bits "
+            f"and coordinates of {caps['pos_width']}; {FLIT_WIDTH} and {POS_WIDTH} are expected{nothing}", facts,
         )  # fmt: skip
     width(driver, facts)
     driver.write(registers.CTRL, data=0x5A5A_0001)
@@ -83,8 +83,8 @@ def link(board: Board) -> dict:
         shift = shift_of(single, block)
         how = f"come {abs(shift)} words {'late' if shift > 0 else 'early'}" if shift else "differ"
         raise NotThisMachine(
-            f"block reads cannot be trusted: the words at {driver.base:#x} {how}: {[hex(word) for word in block]}, one by one "
-            f"{[hex(word) for word in single]}", facts,
+            f"block reads cannot be trusted: the words at {driver.base:#x} {how}: {[hex(word) for word in block]}, one "
+            f"by one {[hex(word) for word in single]}", facts,
         )  # fmt: skip
     return facts
 
@@ -126,8 +126,8 @@ def unshifted(board: Board) -> None:
     shift = shift_of(expected, found) if found != expected else None
     if shift:
         raise NotThisMachine(
-            f"a block of 256 bytes written at {at:#x} reads back {abs(shift)} words {'late' if shift > 0 else 'early'}: writes or "
-            "reads of this link are shifted, and nothing that it moves can be trusted"
+            f"a block of 256 bytes written at {at:#x} reads back {abs(shift)} words "
+            f"{'late' if shift > 0 else 'early'}: writes or reads of this link are shifted, and nothing that it moves can be trusted"
         )
 
 
@@ -144,8 +144,8 @@ def memory_holds(board: Board, length: int, offset: int) -> None:
     if found != expected:
         wrong = next(index for index in range(len(expected)) if found[index] != expected[index])
         raise WrongAnswer(
-            f"{at + 8 * wrong:#x} reads {found[wrong]:#018x} after a block of {length} bytes with {expected[wrong]:#018x} was "
-            f"written at {at:#x}"
+            f"{at + 8 * wrong:#x} reads {found[wrong]:#018x} after a block of {length} bytes with "
+            f"{expected[wrong]:#018x} was written at {at:#x}"
         )
     outside = [i for i in range(span) if not front <= i < front + length and around[i] != GUARD[0]]
     if outside:

@@ -31,7 +31,7 @@ def walked_addresses(size: int) -> list[int]:
 
 
 def address_lines(board: Board) -> int:
-    """Words that name their own address, at every power of two: a line that is stuck or shorted makes two of them one."""
+    """Words that name their own address, at every power of two: a line that is stuck or shorted makes two one."""
     places = walked_addresses(board.machine.memory.bytes)
     for turned in (False, True):
         belongs = {tag(at, turned): at for at in places}
@@ -73,8 +73,8 @@ def data_lines(board: Board) -> None:
 def first_difference(address: int, expected: bytes, found: bytes) -> str:
     """The place and both bytes of the first difference, and how many bytes differ."""
     wrong = [at for at, (a, b) in enumerate(zip(expected, found, strict=True)) if a != b]
-    at = wrong[0]
-    return f"{address + at:#x} reads {found[at]:#04x}, and {expected[at]:#04x} was written ({len(wrong)} of {len(expected)} bytes)"
+    at, count = wrong[0], f"{len(wrong)} of {len(expected)} bytes"
+    return f"{address + at:#x} reads {found[at]:#04x}, and {expected[at]:#04x} was written ({count})"
 
 
 def random_blocks(board: Board) -> None:

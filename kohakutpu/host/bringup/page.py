@@ -11,9 +11,12 @@ from .board import Verdict
 from .ladder import Report, Result
 
 COLOURS = {
-    Verdict.PASSED: "#1a7f37", Verdict.WRONG: "#b42318", Verdict.REFUSED: "#b42318", Verdict.NO_TRANSPORT: "#b42318",
-    Verdict.NO_ANSWER: "#b42318", Verdict.NOT_PRESENT: "#57606a", Verdict.DOES_NOT_APPLY: "#57606a", Verdict.NOT_RUN: "#8c959f",
-}  # fmt: skip
+    Verdict.PASSED: "#1a7f37",
+    Verdict.NOT_PRESENT: "#57606a",
+    Verdict.DOES_NOT_APPLY: "#57606a",
+    Verdict.NOT_RUN: "#8c959f",
+}
+FAILED = "#b42318"
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1f2328 }
 table { border-collapse: collapse; width: 100% }
@@ -49,7 +52,7 @@ def elapsed(result: Result, unit: str) -> str:
 
 def row(result: Result, unit: str) -> str:
     """A step as a row of the table."""
-    step, colour = result.step, COLOURS[result.verdict]
+    step, colour = result.step, COLOURS.get(result.verdict, FAILED)
     parts = [html.escape(step.title)]
     if result.text:
         parts.append(f"<pre>{html.escape(result.text)}</pre>")
@@ -66,12 +69,12 @@ def row(result: Result, unit: str) -> str:
 def page(report: Report) -> str:
     """The whole report as one HTML document."""
     title = html.escape(report.summary)
+    status = f"{int(report.status)} ({report.status.name.lower().replace('_', ' ')})"
     rows = "\n".join(row(result, report.unit) for result in report.results)
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>Bring-up: {title}</title>\n'
         f"<style>{STYLE}</style>\n</head>\n<body>\n<h1>Bring-up of {html.escape(report.machine.name)}</h1>\n"
-        f"<p><strong>{title}</strong></p>\n<p>Exit status {int(report.status)} ({report.status.name.lower().replace('_', ' ')}). "
-        f"Repetitions {report.runs}, seed {report.seed}. "
+        f"<p><strong>{title}</strong></p>\n<p>Exit status {status}. Repetitions {report.runs}, seed {report.seed}. "
         f"Made by kohakutpu {__version__}; docs/bringup.md says what each step does.</p>\n"
         "<table>\n<tr><th>#</th><th>step</th><th>verdict</th><th>what</th><th>time</th></tr>\n"
         f"{rows}\n</table>\n</body>\n</html>\n"
