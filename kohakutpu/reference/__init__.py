@@ -1,5 +1,8 @@
 """What kernels mean: interpreters that know the language and the number formats, and nothing of the compiler."""
 
-from .interpreter import Constants, Image, InterpreterError, interpret
+from .exact import Precision, evaluate, saturations
+from .interpreter import Constants, Image, InterpreterError, Saturation, interpret
 
-__all__ = ["Constants", "Image", "InterpreterError", "interpret"]
+__all__ = [
+    "Constants", "Image", "InterpreterError", "Precision", "Saturation", "evaluate", "interpret", "saturations",
+]  # fmt: skip

@@ -336,3 +336,12 @@ def test_golden_of_one_file_and_a_spoilt_one(call, tmp_path, golden):
     np.savez_compressed(tmp_path / "mx_quant.npz", **data)
     status, out, _ = call("golden", tmp_path)
     assert status == 1 and " 1 different" in out
+
+
+def test_run_says_what_the_formats_cost(call, tmp_path):
+    report = tmp_path / "r.json"
+    status, out, _ = call("run", SILU, "--engine", "reference", *EXAMPLE, "--precision", "--report", str(report))
+    assert status == 0 and "no element saturated" in out
+    (row,) = json.loads(report.read_text())["precision"]
+    assert row["output"] == "y" and 0 < row["p50"] < row["p90"] < row["p99"] <= row["greatest"]
+    assert f"p50 {row['p50']:.2e}" in out and f"{row['above']:.2%} above 10 %" in out

@@ -1,0 +1,180 @@
+"""Runs the statements of a trace in the order that `docs/kernels.md` defines; what they compute is the subclass's matter."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from kohakutpu.lang.extents import Extents, resolve
+from kohakutpu.lang.shapes import statement_shape
+from kohakutpu.lang.source import KernelError, Source
+from kohakutpu.lang.trace import (
+    Assign, Buffer, BufferLeaf, Contract, Expression, Loop, Open, Slice, Statement, Store, TileLeaf, Trace, Units,
+    check_slice,
+)  # fmt: skip
+
+
+class InterpreterError(KernelError):
+    """A kernel has no meaning for these operands; names the statement and what it would need."""
+
+
+class Walk:
+    """One batch element at a time: its buffers as views, who wrote what, and the open accumulators."""
+
+    def __init__(self, trace: Trace, extents: Extents):
+        self.trace = trace
+        self.extents = extents
+        self.values: dict[str, np.ndarray] = {}
+        self.writers: dict[str, np.ndarray] = {}
+        self.tiles: dict[str, np.ndarray] = {}
+
+    # ---- what a subclass computes ----
+
+    def zeros(self, rows: int, columns: int) -> np.ndarray:
+        """A new accumulator."""
+        raise NotImplementedError
+
+    def contract(self, statement: Contract, known: dict[str, int]) -> None:
+        """Add a product to an accumulator."""
+        raise NotImplementedError
+
+    def tile(self, name: str) -> np.ndarray:
+        """An accumulator as its elements leave it."""
+        raise NotImplementedError
+
+    def evaluate(self, expression: Expression, shape, tiles, known: dict[str, int], statement: Statement) -> np.ndarray:
+        """The value of an expression, of `shape`, as buffers hold it."""
+        raise NotImplementedError
+
+    # ---- order ----
+
+    def body(self, nodes, known: dict[str, int]) -> None:
+        for node in nodes:
+            if isinstance(node, Units):
+                counts = [range(resolve(count, known)) for count in node.counts]
+                for point in itertools.product(*counts):
+                    self.body(node.body, known | {i.name: v for i, v in zip(node.indices, point, strict=True)})
+            elif isinstance(node, Loop):
+                for value in range(resolve(node.count, known)):
+                    self.body(node.body, known | {node.index.name: value})
+            else:
+                self.statement(node, known)
+
+    def statement(self, statement: Statement, known: dict[str, int]) -> None:
+        if isinstance(statement, Open):
+            self.tiles[statement.accumulator] = self.zeros(4 * statement.gm, 4 * statement.gn)
+        elif isinstance(statement, Contract):
+            self.contract(statement, known)
+        elif isinstance(statement, Store):
+            self.store(statement, known)
+        elif isinstance(statement, Assign):
+            self.assign(statement, known)
+
+    def run(self, inputs: Mapping[str, np.ndarray], dtype) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Every buffer, and the writer of each element, of logical shape; `inputs` are of `dtype` and of their shapes."""
+        whole: dict[str, np.ndarray] = {}
+        marks: dict[str, np.ndarray] = {}
+        for buffer in self.trace.buffers.values():
+            shape = buffer.logical_shape(self.extents)
+            whole[buffer.name] = inputs[buffer.name] if buffer.role == "in" else np.zeros(shape, dtype)
+            marks[buffer.name] = np.full(shape, -1, np.int32)
+        # One batch element at a time; a buffer without batch axes is shared by all.
+        copies = {name: buffer.copies(self.extents) for name, buffer in self.trace.buffers.items()}
+        split = {
+            name: data.reshape(copies[name], *self.trace.buffers[name].element_shape(self.extents))
+            for name, data in whole.items()
+        }
+        batch = max(copies.values())
+        for element in range(batch):
+            for name in whole:
+                index = element if copies[name] == batch else 0
+                self.values[name] = split[name][index]
+                self.writers[name] = marks[name].reshape(split[name].shape)[index]
+            self.body(self.trace.body, dict(self.extents.dims))
+        return whole, marks
+
+    # ---- buffers ----
+
+    def region(self, part: Slice, known: dict[str, int], source: Source) -> tuple[Buffer, tuple[slice, ...]]:
+        """The buffer and the elements of it that a slice covers, cut at the ends; 'parts' index the flat buffer."""
+        buffer = self.trace.buffers[part.buffer]
+        shape = buffer.element_shape(self.extents)
+        lengths = (math.prod(shape),) if part.kinds == ("parts",) else shape
+        values = check_slice(part, buffer, self.extents, known, source)
+        spans = (axis.span(value, length) for axis, value, length in zip(part.axes, values, lengths, strict=True))
+        return buffer, tuple(slice(first, last) for first, last in spans)
+
+    def view(self, name: str, dimensions: int) -> tuple[np.ndarray, np.ndarray]:
+        values, writers = self.values[name], self.writers[name]
+        if values.ndim != dimensions:
+            return values.reshape(-1), writers.reshape(-1)
+        return values, writers
+
+    def read(self, buffer: Buffer, where: tuple[slice, ...], source: Source) -> np.ndarray:
+        values, writers = self.view(buffer.name, len(where))
+        if buffer.role != "in" and (writers[where] < 0).any():
+            raise InterpreterError(f"{buffer.name} is read where nothing has been written", source)
+        return values[where]
+
+    def write(self, buffer: Buffer, where: tuple[slice, ...], value: np.ndarray, statement: Statement) -> None:
+        values, writers = self.view(buffer.name, len(where))
+        values[where] = value
+        writers[where] = statement.id
+
+    # ---- statements that write ----
+
+    def store(self, statement: Store, known: dict[str, int]) -> None:
+        buffer, where = self.region(statement.target, known, statement.source)
+        shape = tuple(part.stop - part.start for part in where)
+        tiles = {}
+        if statement.target.kinds == ("tiles", "tiles"):
+            cut = tuple(slice(0, extent) for extent in shape)
+            names = {leaf.accumulator for leaf in statement.expression.leaves if isinstance(leaf, TileLeaf)}
+            tiles = {name: self.tile(name)[cut] for name in names}
+        self.write(buffer, where, self.evaluate(statement.expression, shape, tiles, known, statement), statement)
+
+    def assign(self, statement: Assign, known: dict[str, int]) -> None:
+        buffer = self.trace.buffers[statement.target]
+        target = buffer.element_shape(self.extents)
+        shape = statement_shape(
+            statement.target, statement.expression, self.trace.buffers, self.extents, statement.source
+        )
+        value = self.evaluate(statement.expression, shape, {}, known, statement)
+        if shape != target:
+            value = value[..., : target[-1]]
+        self.write(buffer, tuple(slice(0, extent) for extent in target), value, statement)
+
+    def leaf(self, node, shape, tiles, known, source: Source) -> np.ndarray:
+        """The elements of a leaf that is no constant, repeated to `shape`."""
+        if isinstance(node, TileLeaf):
+            data = tiles[node.accumulator]
+        elif isinstance(node, BufferLeaf):
+            buffer = self.trace.buffers[node.buffer]
+            data = self.read(buffer, tuple(slice(0, n) for n in buffer.element_shape(self.extents)), source)
+        else:
+            buffer, where = self.region(node.slice, known, source)
+            data = self.read(buffer, where, source)
+            # A per-channel vector's element n stands in every row of column n.
+            data = data[: shape[-1]] if len(where) < len(shape) else data
+        return np.ascontiguousarray(np.broadcast_to(data, shape))
+
+
+def check_operands(trace: Trace, extents: Extents, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The operands as uint16. Raises InterpreterError for a missing, surplus or misshapen one."""
+    surplus = sorted(set(inputs) - {port.name for port in trace.inputs})
+    if surplus:
+        raise InterpreterError(f"{trace.name} has no operand {', '.join(surplus)}")
+    checked = {}
+    for port in trace.inputs:
+        if port.name not in inputs:
+            raise InterpreterError(f"{trace.name}: no value for {port.name}")
+        data, shape = np.asarray(inputs[port.name]), port.logical_shape(extents)
+        if data.shape != shape or data.dtype not in (np.dtype(np.uint16), np.dtype(np.float16)):
+            raise InterpreterError(
+                f"{trace.name}: {port.name} is {data.dtype}{list(data.shape)}, expected float16 or uint16{list(shape)}"
+            )
+        checked[port.name] = np.ascontiguousarray(data).view(np.uint16)
+    return checked
