@@ -78,6 +78,7 @@ golden: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python benchmarks/model_speed.py
+	@$(BIN)/python benchmarks/compile_speed.py
 	@$(BIN)/python benchmarks/efficiency.py
 	@$(BIN)/python benchmarks/vector_cycles.py
 	@$(BIN)/python benchmarks/rtl_speed.py

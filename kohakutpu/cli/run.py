@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kohakutpu.compiler import Artifact, compile_kernel
-from kohakutpu.compiler.tiles import resolve
+from kohakutpu.compiler import Artifact, compile_kernel, settle
 from kohakutpu.host.compare import compare, digest
 from kohakutpu.host.driver import NoAnswer
 from kohakutpu.host.simulate import random_operands, run_model, run_reference
@@ -151,7 +150,7 @@ def main(args: argparse.Namespace) -> int:
         raise ArgumentError(f"--waves {args.waves}: expected a folder, and it is a file")
     operands = operands_of(kernel, args)
     shapes = {name: array.shape for name, array in operands.items()}
-    knobs = resolve(kernel, machine, shapes, knobs, args.preq)
+    knobs = settle(kernel, machine, shapes, knobs, options_of(args))
     if args.engine == "reference":
         if args.trace:
             raise ArgumentError("--trace needs a machine that runs: it does not go with --engine reference")

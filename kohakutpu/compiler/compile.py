@@ -25,6 +25,7 @@ from .deal import deal, deal_runs
 from .expressions import memory_constant, register_constant
 from .layouts import Flat, Layout, Tile
 from .placement import Access, Life, Reach, guard, place
+from .predict import predict
 from .programs import l1_room
 from .refusals import PAGE, CompileError
 from .rounds import Item, by_node, schedule, schedule_published
@@ -71,12 +72,40 @@ def compile_kernel(
 ) -> Artifact:
     """Compile a kernel for operands of these shapes.
 
-    Knobs `gm`, `gn` and `nk` may be "auto" (`tiles`). Raises KernelError (CompileError, CannotFuse) with the offending
+    Knobs `gm`, `gn` and `nk` may be "auto" (`settle`). Raises KernelError (CompileError, CannotFuse) with the offending
     line for everything that cannot be run; what is returned fits the machine.
     """
-    trace = kernel.trace(**tiles.resolve(kernel, machine, shapes, knobs or {}, options.preq))
+    trace = kernel.trace(**settle(kernel, machine, shapes, knobs or {}, options))
     extents = kernel.solve(shapes)
     return _Compilation(trace, extents, machine, options).artifact()
+
+
+def settle(
+    kernel: Kernel,
+    machine: Machine,
+    shapes: Mapping[str, tuple[int, ...]],
+    knobs: Mapping[str, object],
+    options: Options = Options(),  # noqa: B008 - frozen
+) -> dict[str, object]:
+    """The knobs with a number for each "auto": of the tiles that `tiles` thinks best, the one with the least predicted
+    cycles. Raises CompileError when none fits.
+    """
+    few = tiles.shortlist(kernel, machine, shapes, knobs, options.preq)
+    if len(few) == 1:
+        return few[0]
+    best: tuple[int, dict[str, object]] | None = None
+    refused: CompileError | None = None
+    for full in few:
+        try:
+            cycles = predict(compile_kernel(kernel, machine, shapes, full, options), machine).cycles
+        except CompileError as error:
+            refused = refused or error
+            continue
+        if best is None or cycles < best[0]:
+            best = cycles, full
+    if best is None:
+        raise refused
+    return best[1]
 
 
 class _Compilation:

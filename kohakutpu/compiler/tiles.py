@@ -2,7 +2,8 @@
 
 Every tile that the machine can hold is given the cycles that it would take by a closed formula: sweeps, or the fetching of
 their operands where that takes longer, shared ports, what a tile takes to leave, and what it takes to begin. The least
-wins; among equals the one that does most work for an operand fetched, then powers of two.
+wins; among equals the one that does most work for an operand fetched, then powers of two. Of small products the best few
+are compiled, and predicted instruction by instruction (`compile.settle`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ KNOBS = ("gm", "gn", "nk")
 CONVERTED, STORED, FILL_EXTRA, FLIT, KICK, SHORTEST, BURST = 8, 4, 25, 10, 55, 5, 9 / 8
 STAGE = 15  # three flits that set a cluster going
 RESULT_QUEUE = 128
+COMPARED, FEW_SWEEPS = 8, 600  # how many tiles are compiled to be compared, and of how many sweeps at most
 MOST_CHUNK = 8  # K blocks of a chunk that are tried
 FEWEST_PARTS = 48  # an axis is cut into at most so many tiles, unless a power of two cuts it further
 
@@ -58,12 +60,13 @@ class Product:
 
 @dataclass(frozen=True)
 class Choice:
-    """A tile and the cycles that it is expected to take."""
+    """A tile, the cycles that it is expected to take, and how many sweeps it makes in all."""
 
     gm: int
     gn: int
     nk: int
     cycles: float
+    sweeps: int
 
     @property
     def knobs(self) -> dict[str, int]:
@@ -80,25 +83,25 @@ class Choice:
         return (round(self.cycles), -round(self.intensity * 4096), powers, abs(self.gm - self.gn), self.nk)
 
 
-def resolve(
+def shortlist(
     kernel: Kernel,
     machine: Machine,
     shapes: Mapping[str, tuple[int, ...]],
     knobs: Mapping[str, object],
     preq: Collection[str] = (),
-) -> dict[str, object]:
-    """The knobs with a number for each of gm, gn and nk that is "auto", given or by default.
+) -> list[dict[str, object]]:
+    """The knobs with numbers for those of gm, gn and nk that are "auto", the best first; one where the product is large.
 
     Raises CompileError when no tile fits, and for a knob that is "auto" and none of these.
     """
     wanted = {name for name, value in kernel.settings(knobs).items() if value == AUTO}
     if not wanted:
-        return dict(knobs)
+        return [dict(knobs)]
     other = sorted(wanted - set(KNOBS))
     if other:
         raise CompileError(f"the knob {other[0]} cannot be chosen: only {', '.join(KNOBS)} may be {AUTO!r}", kernel.source)
-    best = next(candidates(kernel, machine, shapes, knobs, preq), None)
-    if best is None:
+    found = list(candidates(kernel, machine, shapes, knobs, preq))
+    if not found:
         trace = kernel.trace(**(dict(knobs) | dict.fromkeys(wanted, 1)))
         tilings = list(products(trace, kernel.solve(shapes), preq))
         if not tilings:
@@ -112,7 +115,8 @@ def resolve(
             ),
             tilings[0].source,
         )  # fmt: skip
-    return dict(knobs) | {name: best.knobs[name] for name in wanted}
+    few = [choice for choice in found[:COMPARED] if choice.sweeps <= FEW_SWEEPS] or found[:1]
+    return [dict(knobs) | {name: choice.knobs[name] for name in wanted} for choice in few]
 
 
 def _fixed(kernel: Kernel, knobs: Mapping[str, object]) -> dict[str, int]:
@@ -192,7 +196,8 @@ def choices(tilings: list[Product], machine: Machine, fixed: Mapping[str, int] =
                 if gm * gn > store or gm > room[0] or gn > room[1]:
                     continue
                 if all(_fits(t, machine, gm, gn) for t in tilings):
-                    yield Choice(gm, gn, nk, sum(cycles(t, machine, gm, gn, nk) for t in tilings))
+                    expected = sum(cycles(t, machine, gm, gn, nk) for t in tilings)
+                    yield Choice(gm, gn, nk, expected, chunks * sum(_instances(t, gm, gn) * t.products for t in tilings))
 
 
 def _room(entries: int, chunks: int) -> int:

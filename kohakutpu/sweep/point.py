@@ -16,8 +16,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import kohakutpu
-from kohakutpu.compiler import Options, compile_kernel
-from kohakutpu.compiler.tiles import resolve
+from kohakutpu.compiler import Options, compile_kernel, settle
 from kohakutpu.host.compare import compare, digest
 from kohakutpu.host.simulate import random_operands, run_reference
 from kohakutpu.lang.kernel import Kernel, KernelError
@@ -152,8 +151,8 @@ def _run(point: Point, engines: Mapping[str, Callable]) -> dict:
     kernel = _kernel(point.kernel, point.kernel_text, point.kernel_digest)
     machine = from_yaml(point.machine_yaml)
     shapes, given = dict(point.shapes), dict(point.knobs)
-    knobs = resolve(kernel, machine, shapes, given, point.preq)
     options = Options(lowering=point.lowering, constants=point.constants, preq=point.preq)
+    knobs = settle(kernel, machine, shapes, given, options)
     artifact = compile_kernel(kernel, machine, shapes, knobs, options)
     operands = random_operands(shapes, point.seed)
     run = engines[point.engine](artifact, machine, operands, point)
