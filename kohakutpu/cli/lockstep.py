@@ -80,7 +80,8 @@ def compiled(kernel: Kernel, machine: Machine, args: argparse.Namespace) -> tupl
         raise ArgumentError(f"{kernel.name} has no operand {', '.join(unknown)}; it has {', '.join(names)}")
     for extent in EXTENTS:
         axes = [axis for port in kernel.inputs for axis in port.shape if isinstance(axis, Expr)]
-        found = Extents({name: extent for axis in axes for name in names_in(axis)})
+        lead = (extent, extent // 2) if any(port.whole for port in kernel.ports.values()) else ()
+        found = Extents({name: extent for axis in axes for name in names_in(axis)}, lead)
         chosen = {port.name: shapes.get(port.name, port.logical_shape(found)) for port in kernel.inputs}
         try:
             artifact = compile_kernel(kernel, machine, chosen, knobs_of(args), options_of(args))

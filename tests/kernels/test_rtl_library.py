@@ -1,0 +1,38 @@
+"""Vector kernels on the gates: the interpreter's bytes on mm_mesh and quad, and the model's events in its cycles."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from kohakutpu.compiler import compile_kernel
+from kohakutpu.host.compare import compare
+from kohakutpu.host.simulate import run_model, run_reference
+from kohakutpu.kernels import elementwise, rows
+from kohakutpu.machine import load
+from sim.kernels import run_rtl
+
+sys.path.insert(0, str(Path(__file__).parent))
+from running import operands_of  # noqa: E402
+
+CASES = [
+    (rows.softmax, {"x": (6, 77)}), (rows.softmax, {"x": (2, 300)}), (rows.row_max, {"x": (3, 2, 20)}),
+    (rows.rmsnorm, {"x": (8, 64), "w": (64,)}), (rows.layernorm, {"x": (5, 40), "w": (40,), "b": (40,)}),
+    (rows.group_norm, {"x": (2, 3, 48), "w": (3, 48), "b": (3, 48)}),
+    (elementwise.gelu, {"x": (33, 50)}), (elementwise.where, {"c": (9, 70), "a": (9, 70), "b": (9, 70)}),
+    (elementwise.fma, {"a": (700,), "b": (700,), "c": (700,)}), (elementwise.div, {"a": (20, 20), "b": (20, 20)}),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", ["mm_mesh", "quad"])
+@pytest.mark.parametrize("made, shapes", CASES, ids=lambda v: getattr(v, "name", ""))
+def test_gates_have_the_interpreters_bytes_and_the_models_cycles(made, shapes, machine):
+    machine = load(machine)
+    artifact = compile_kernel(made, machine, shapes)
+    operands = operands_of(shapes, specials=0.02)
+    gates = run_rtl(artifact, machine, operands)
+    compared = compare(artifact, run_reference(made, {}, operands, machine).outputs, gates.run.outputs)
+    assert compared and all(row.equal for row in compared), compared[0].first
+    model = run_model(artifact, machine, operands)
+    assert (gates.cycles, gates.flits) == (model.cycles, model.flits)
