@@ -11,8 +11,8 @@ RANK = {
     "machine": 1, "lang": 1, "dispatch": 1, "xpu": 1,
     "noc": 2, "reference": 2, "compiler": 2,
     "model": 3,
-    "host": 4, "kernels": 4, "backends": 4,
-    "conformance": 5, "fuzz": 5, "sweep": 5, "view": 5,
+    "host": 4, "kernels": 4,
+    "backends": 5, "conformance": 5, "fuzz": 5, "sweep": 5, "view": 5,
     "cli": 6,
 }  # fmt: skip
 # Pairs on neighbouring layers that must share nothing but what lies below both.
