@@ -83,6 +83,7 @@ bench: $(READY)
 	@$(BIN)/python benchmarks/vector_cycles.py
 	@$(BIN)/python benchmarks/rtl_speed.py
 	@$(BIN)/python benchmarks/xpu.py
+	@$(BIN)/python benchmarks/xpu_reference.py
 
 ci: $(READY)
 	@$(BIN)/kohakutpu ci -o build/ci $(CI_ARGS)

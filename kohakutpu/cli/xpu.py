@@ -31,14 +31,18 @@ def _corpus(parser: argparse.ArgumentParser) -> None:
         help="a .py file, a folder of them or a module (repeatable; default: the .py files in DIR)",
     )  # fmt: skip
     parser.add_argument("--held", type=Path, metavar="FILE", help="known disagreements and stated bounds")
-    parser.add_argument("--budget", type=_seconds, default=60, metavar="S", help="seconds for a launch (60; 0: no limit)")
+    parser.add_argument(
+        "--budget", type=_seconds, default=60, metavar="S", help="seconds for a launch (60; 0: no limit)"
+    )
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     conform = actions.add_parser("conform", help="replay every recorded launch; writes DIR/conformance.tsv")
     _corpus(conform)
-    conform.add_argument("--dump", action="store_true", help="leave the reference's bytes of a failed launch as a<i>.ref")
+    conform.add_argument(
+        "--dump", action="store_true", help="leave the reference's bytes of a failed launch as a<i>.ref"
+    )
     conform.set_defaults(act=_conform)
     counted = actions.add_parser("census", help="which kernel was compared on which back end")
     _corpus(counted)

@@ -300,7 +300,8 @@ def test_every_byte_of_a_shared_allocation_is_compared_once(folder):
         (f32, 0.0, -0.0, 0), (f32, 1.0, np.nextafter(np.float32(1), np.float32(2)), 1),
         (f32, 1e-45, -1e-45, 2), (f32, NAN, NAN, 0), (f32, NAN, 1.0, int(APART)), (f32, INF, 3.4028235e38, 1),
         (f32, INF, -INF, 2 * 0x7F800000), (f16, 1.0, 1.0009766, 1), (f16, 65504.0, INF, 1),
-        (f64, 1.0, np.nextafter(1.0, 2), 1), (f64, -1.7976931348623157e308, 1.7976931348623157e308, 2 * 0x7FEFFFFFFFFFFFFF),
+        (f64, 1.0, np.nextafter(1.0, 2), 1),
+        (f64, -1.7976931348623157e308, 1.7976931348623157e308, 2 * 0x7FEFFFFFFFFFFFFF),
         (f64, NAN, INF, int(APART)),
     ],
 )  # fmt: skip
@@ -402,7 +403,8 @@ def test_comments_and_short_lines_say_nothing():
         ("k\tcpu\trel=1e999\twhy", "'rel=1e999', where"), ("k\tcpu\tulps=1,ulps=2\twhy", "'ulps=1,ulps=2', where"),
         ("k\tcpu\trel=.\twhy", "'rel=.', where"), ("k\tcpu\tulps=99999999999999999999\twhy", "', where held"),
         ("k\tcpu\tHELD\twhy", "'HELD', where"), ("k\tcpu\theld", "what is held and why are expected, not"),
-        ("\tcpu\theld\twhy", "a kernel, a back end"), ("k\t*\theld\ta\nk\t*\tulps=1\tb", "h:2: k on * again, after line 1"),
+        ("\tcpu\theld\twhy", "a kernel, a back end"),
+        ("k\t*\theld\ta\nk\t*\tulps=1\tb", "h:2: k on * again, after line 1"),
     ],
 )  # fmt: skip
 def test_a_held_list_that_is_refused(line, reason):
@@ -453,11 +455,16 @@ def test_the_command_dumps_the_references_bytes_of_a_failed_launch(folder, progr
     command = ["xpu", "conform", str(folder), "--kernels", program]
     assert main(command) == 1 and not list(folder.glob("*/*.ref"))
     assert main([*command, "--dump"]) == 1
-    assert sorted(path.parent.name + path.name for path in folder.glob("*/*.ref")) == ["scaled.2a0.ref", "scaled.2a1.ref"]
+    assert sorted(path.parent.name + path.name for path in folder.glob("*/*.ref")) == [
+        "scaled.2a0.ref",
+        "scaled.2a1.ref",
+    ]
     assert (folder / "scaled.2/a0.ref").read_bytes() == (folder / "scaled.1/a0.out").read_bytes()
 
 
-@pytest.mark.parametrize("missing, status", [("nothing", 2), ("empty", 2), ("uncompared", 1), ("kernels", 2), ("held", 2)])
+@pytest.mark.parametrize(
+    "missing, status", [("nothing", 2), ("empty", 2), ("uncompared", 1), ("kernels", 2), ("held", 2)]
+)
 def test_a_corpus_that_proves_nothing_is_an_error(folder, program, capsys, missing, status):
     record_scaled()
     command = ["xpu", "conform", str(folder), "--kernels", program]
@@ -482,7 +489,11 @@ def test_a_corpus_that_proves_nothing_is_an_error(folder, program, capsys, missi
 
 @pytest.mark.parametrize(
     "text, reason",
-    [("x = 1\n", "no kernel is declared there"), ("1 / 0\n", "failed to load: ZeroDivisionError"), (None, "no such file")],
+    [
+        ("x = 1\n", "no kernel is declared there"),
+        ("1 / 0\n", "failed to load: ZeroDivisionError"),
+        (None, "no such file"),
+    ],
 )
 def test_kernels_that_cannot_be_loaded_are_refused(folder, tmp_path, capsys, text, reason):
     record_scaled()

@@ -169,7 +169,11 @@ def test_the_digest_says_what_a_kernel_says():
     words = {word: getattr(xpu, word) for word in xpu.__all__}
 
     def of(body, before=""):
-        return digest(xpu.define(f"{before}@kernel\ndef k(out: KernelBuffer[i32], n: i32):\n    {body}\n", dict(words))["k"].program)
+        return digest(
+            xpu.define(f"{before}@kernel\ndef k(out: KernelBuffer[i32], n: i32):\n    {body}\n", dict(words))[
+                "k"
+            ].program
+        )
 
     assert of("a = n + 1\n    out[0] = a") == of("b = n + 1\n    out[0] = b", "\n\n")
     assert len({of("out[0] = n + 1"), of("out[0] = n - 1"), of("out[0] = n + 2"), of("out[n] = n + 1"),
@@ -181,7 +185,10 @@ def test_the_digest_says_what_a_kernel_says():
 DAMAGES = [
     (lambda d: (d / "a1.in").unlink(), "add.1/a1.in: the file is missing"),
     (lambda d: (d / "launch.json").unlink(), "add.1/launch.json: the file is missing"),
-    (lambda d: (d / "a1.in").write_bytes((d / "a1.in").read_bytes()[:-1]), "a1.in: 31 bytes, where launch.json says 32"),
+    (
+        lambda d: (d / "a1.in").write_bytes((d / "a1.in").read_bytes()[:-1]),
+        "a1.in: 31 bytes, where launch.json says 32",
+    ),
     (lambda d: (d / "a0.out").write_bytes(bytes(32)), "add.1/a0.out: its SHA-256 is 66687aad"),
     (lambda d: (d / "launch.json").write_text((d / "launch.json").read_text()[:50]), "launch.json: no JSON"),
     (lambda d: (d / "launch.json").write_text("[]"), "launch.json: one JSON object is expected"),

@@ -254,7 +254,7 @@ def test_a_planted_defect_is_caught(cpu, agree, kernel_of, monkeypatch, fault):
     cpu(declared, *arguments, block=block)
     assert arguments[0].tobytes() != right.tobytes()
     monkeypatch.setenv("XPU_FAULT", "no-such")
-    with pytest.raises(XpuError, match="XPU_FAULT='no-such': the cpu back end's faults are dot-activation-sign, "):
+    with pytest.raises(XpuError, match="XPU_FAULT=no-such: the faults are dot-activation-sign, "):
         cpu(declared, *arguments, block=block)
 
 

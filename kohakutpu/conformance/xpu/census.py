@@ -1,4 +1,4 @@
-"""The census (spec/xpu.md 5.8): every registered kernel is value-checked on every back end that declares it, or excused.
+"""The census (spec/xpu.md 5.8): every registered kernel is value-checked where it is declared, or excused by name.
 
 A launch of a back end that conformance compared is a check; that a kernel ran is none.
 """
@@ -44,7 +44,7 @@ class Line:
 
 
 def excuses(text: str, name: str) -> dict[tuple[str, str], str]:
-    """{(kernel, back end): plan item} from lines `kernel TAB backend TAB item`; `#` comments and blank lines say nothing."""
+    """{(kernel, back end): plan item} from lines `kernel TAB backend TAB item`; `#` begins a comment."""
     found: dict[tuple[str, str], str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):

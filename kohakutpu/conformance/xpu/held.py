@@ -51,17 +51,11 @@ class HeldList:
 
 
 def _bound(text: str, place: str) -> Bound:
-    stated: dict[str, float] = {}
-    for part in text.split(","):
-        match = re.fullmatch(r"ulps=(\d+)|rel=([0-9.]+(?:[eE][+-]?\d+)?)", part)
-        try:
-            name, value = ("ulps", int(match[1])) if match and match[1] else ("rel", float(match[2])) if match else ("", 0)
-        except ValueError:
-            name, value = "", 0
-        if not name or name in stated or not math.isfinite(value) or value >= 1 << 64:
-            raise HeldError(f"{place}: {text!r}, where held, ulps=N, rel=X or ulps=N,rel=X is expected")
-        stated[name] = value
-    return Bound(int(stated.get("ulps", 0)), stated.get("rel", 0.0))
+    number = r"\d+(?:\.\d*)?(?:[eE][+-]?\d+)?"
+    match = re.fullmatch(rf"ulps=(\d{{1,19}})|rel=({number})|ulps=(\d{{1,19}}),rel=({number})", text)
+    if not match or not math.isfinite(float(match[2] or match[4] or 0)):
+        raise HeldError(f"{place}: {text!r}, where held, ulps=N, rel=X or ulps=N,rel=X is expected")
+    return Bound(int(match[1] or match[3] or 0), float(match[2] or match[4] or 0))
 
 
 def parse(text: str, name: str) -> HeldList:

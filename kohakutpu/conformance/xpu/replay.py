@@ -179,11 +179,19 @@ def _judge(kernel: Kernel, recording: Recording, held: HeldList, budget: float) 
     if notes:
         more = f"; and {len(notes) - 1} more of its buffers" if len(notes) > 1 else ""
         return "fail", notes[0] + more, memory
-    return "pass", "" if bound == EXACT else f"worst {worst[0]} ulps, {worst[1]:.3g} of the scale, within {bound}", memory
+    return (
+        "pass",
+        "" if bound == EXACT else f"worst {worst[0]} ulps, {worst[1]:.3g} of the scale, within {bound}",
+        memory,
+    )
 
 
 def judge(
-    directory: Path, kernels: dict[str, list[Kernel]], held: HeldList = HeldList(), budget: float = 0, dump: bool = False
+    directory: Path,
+    kernels: dict[str, list[Kernel]],
+    held: HeldList = HeldList(),
+    budget: float = 0,
+    dump: bool = False,
 ) -> Judgement:
     """The outcome of one recording. `budget` in seconds, 0 for none. Raises ConformanceError for an ambiguous name.
 

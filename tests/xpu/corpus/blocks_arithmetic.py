@@ -97,7 +97,14 @@ for KIND in INTEGERS:
 
 
 @kernel
-def mixed_signs(out: KernelBuffer[i64], a: KernelBuffer[i32], b: KernelBuffer[u32], c: KernelBuffer[i8], d: KernelBuffer[u16], n: u32):
+def mixed_signs(
+    out: KernelBuffer[i64],
+    a: KernelBuffer[i32],
+    b: KernelBuffer[u32],
+    c: KernelBuffer[i8],
+    d: KernelBuffer[u16],
+    n: u32,
+):
     i = thread.global_id_x()
     if i < n:
         o = i * 12
@@ -136,7 +143,8 @@ def on_mixed_signs(data):
 # Floats: the operators of each type.
 FLOAT = """
 @kernel
-def floats_{kind}(out: KernelBuffer[{kind}], flags: KernelBuffer[u8], a: KernelBuffer[{kind}], b: KernelBuffer[{kind}], n: u32):
+def floats_{kind}(out: KernelBuffer[{kind}], flags: KernelBuffer[u8], a: KernelBuffer[{kind}],
+                  b: KernelBuffer[{kind}], n: u32):
     i = thread.global_id_x()
     if i < n:
         x = a[i]
@@ -181,7 +189,9 @@ def on_floats(kind, data):
 
     product = settled(x * y)
     rows = [x + y, x - y, product, x / y, -x, abs(x), np.where(x < y, x, y), np.where(x < y, y, x), product + y]
-    flags = sum(test.astype(np.uint8) << bit for bit, test in enumerate([x < y, x <= y, x > y, x >= y, x == y, x != y, x != 0]))
+    flags = sum(
+        test.astype(np.uint8) << bit for bit, test in enumerate([x < y, x <= y, x > y, x >= y, x == y, x != y, x != 0])
+    )
     return dict(
         grid=3, block=32, arguments=[np.zeros(9 * n, kind.dtype), np.zeros(n, np.uint8), a, b, n],
         expect={"out": np.stack([settled(row) for row in rows], 1), "flags": flags},
@@ -237,7 +247,9 @@ def on_convert(kind, data):
         outs.append(np.zeros(n, target.dtype))
         if kind.kind == "float":
             values = np.abs(numbers) if target.kind == "int" and not target.signed else numbers
-            values = np.trunc(values) if target.kind == "int" else values.astype(np.float32) if target is not f64 else values
+            values = (
+                np.trunc(values) if target.kind == "int" else values.astype(np.float32) if target is not f64 else values
+            )
         elif target.kind == "int":
             values = np.array([wrap(target, value) for value in a.tolist()], target.dtype)
         else:
@@ -253,13 +265,16 @@ for KIND in EVERY:
         for target in EVERY
     ]
     outs = ", ".join(f"to_{target}: KernelBuffer[{target}]" for target in EVERY)
-    declare(f"convert_{KIND}", CONVERSION.format(kind=KIND, outs=outs, body="\n".join(lines)), partial(on_convert, KIND))
+    declare(
+        f"convert_{KIND}", CONVERSION.format(kind=KIND, outs=outs, body="\n".join(lines)), partial(on_convert, KIND)
+    )
 
 
 # Mathematics: a function each.
 FUNCTION = """
 @kernel
-def math_{name}(out: KernelBuffer[{kind}], a: KernelBuffer[{kind}], b: KernelBuffer[{kind}], c: KernelBuffer[{kind}], n: u32):
+def math_{name}(out: KernelBuffer[{kind}], a: KernelBuffer[{kind}], b: KernelBuffer[{kind}],
+                c: KernelBuffer[{kind}], n: u32):
     i = thread.global_id_x()
     if i < n:
         out[i] = math.{verb}({arguments})
@@ -282,7 +297,10 @@ def on_math(verb, kind, data):
     if verb in EXACT:
         expected, close = EXACT[verb](a.astype(np.float32) if kind is f16 else a), {}
     elif verb == "fma":
-        expected, close = (a.astype(np.float64) * b + c).astype(np.float32), {"out": (1.2e-7, 0)}  # float64 rounds the sum before float32 does
+        expected, close = (
+            (a.astype(np.float64) * b + c).astype(np.float32),
+            {"out": (1.2e-7, 0)},
+        )  # float64 rounds the sum before float32 does
     else:
         wide = [values.astype(np.float64) for values in ((a, b) if verb in TWO else (a,))]
         expected, close = ONCE[verb](*wide).astype(kind.dtype), {"out": (3e-16 if kind is f64 else 1.2e-7, 0)}
@@ -293,10 +311,14 @@ def on_math(verb, kind, data):
 
 for VERB in (*EXACT, *ONCE, "fma"):
     TAKES = "a[i], b[i], c[i]" if VERB == "fma" else "a[i], b[i]" if VERB in TWO else "a[i]"
-    declare(f"math_{VERB}", FUNCTION.format(name=VERB, verb=VERB, kind=f32, arguments=TAKES), partial(on_math, VERB, f32))
+    declare(
+        f"math_{VERB}", FUNCTION.format(name=VERB, verb=VERB, kind=f32, arguments=TAKES), partial(on_math, VERB, f32)
+    )
 for VERB, KIND in (("exp", f64), ("sqrt", f64), ("floor", f64), ("round", f64), ("sqrt", f16), ("ceil", f16)):
     NAME = f"{VERB}_{KIND}"
-    declare(f"math_{NAME}", FUNCTION.format(name=NAME, verb=VERB, kind=KIND, arguments="a[i]"), partial(on_math, VERB, KIND))
+    declare(
+        f"math_{NAME}", FUNCTION.format(name=NAME, verb=VERB, kind=KIND, arguments="a[i]"), partial(on_math, VERB, KIND)
+    )
 
 
 @kernel
@@ -349,5 +371,3 @@ def on_bit_casts(data):
         grid=2, block=32, arguments=[*outs, x, y, n],
         expect={"a": x, "b": x.view(np.float32), "c": y, "d": y.view(np.float64)},
     )  # fmt: skip
-
-

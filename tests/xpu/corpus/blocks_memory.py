@@ -213,7 +213,9 @@ def on_atomic(verb, kind, data):
                 shared[t & 3] = wrapped([shared[t & 3]], kind)[0].item()
         for t in range(4):
             expected[t] = fold(expected[t], shared[t])
-    settle = (lambda values: wrapped(values, kind)) if kind.kind == "int" else (lambda values: np.array(values, kind.dtype))
+    settle = (
+        (lambda values: wrapped(values, kind)) if kind.kind == "int" else (lambda values: np.array(values, kind.dtype))
+    )
     return dict(
         grid=2, block=block, arguments=[out, np.zeros(n, kind.dtype), a],
         expect={"out": settle(expected), "old": settle(old)},
@@ -369,7 +371,9 @@ def put(memory: KernelBuffer[i32], at: i32, v: Vector[i32, 2]):
 
 
 @kernel
-def helper_results(out: KernelBuffer[i32], pairs: KernelBuffer[i32], a: KernelBuffer[u32], b: KernelBuffer[u16], n: u32):
+def helper_results(
+    out: KernelBuffer[i32], pairs: KernelBuffer[i32], a: KernelBuffer[u32], b: KernelBuffer[u16], n: u32
+):
     """Unsigned results of calls: what they widen to, compare with and shift shows their sign."""
     i = thread.global_id_x()
     if i < n:
@@ -462,5 +466,10 @@ def extremes(out: KernelBuffer[f32], a: KernelBuffer[f32], n: u32):
 def on_extremes(data):
     n = data.size(64)
     a, zero = data.floats(f32, n), np.float32(0)
-    rows = [np.where(a < zero, a, zero), np.where(zero < a, zero, a), np.where(a < zero, zero, a), np.where(zero < a, a, zero)]
+    rows = [
+        np.where(a < zero, a, zero),
+        np.where(zero < a, zero, a),
+        np.where(a < zero, zero, a),
+        np.where(zero < a, a, zero),
+    ]
     return dict(grid=2, block=32, arguments=[np.zeros(4 * n, np.float32), a, n], expect={"out": np.stack(rows, 1)})

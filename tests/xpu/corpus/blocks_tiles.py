@@ -43,7 +43,10 @@ def {name}(out: KernelBuffer[{total}], x: KernelBuffer[{left}], y: KernelBuffer[
 
 
 def on_multiply(total, left, right, data):
-    x, y = (data.of(kind, count) if kind.kind == "int" else data.floats(kind, count) for kind, count in ((left, 60), (right, 80)))
+    x, y = (
+        data.of(kind, count) if kind.kind == "int" else data.floats(kind, count)
+        for kind, count in ((left, 60), (right, 80))
+    )
     a = np.lib.stride_tricks.as_strided(held(left, x)[2:], (8, 6), (7 * held(left, x).itemsize, held(left, x).itemsize))
     b = held(right, y)[1:73].reshape(12, 6).T
     work = np.int64 if total.kind == "int" else np.float64 if total is f64 else np.float32
@@ -59,7 +62,9 @@ def on_multiply(total, left, right, data):
 for TOTAL, LEFT, RIGHT in ((f32, f16, f16), (f32, bf16, bf16), (f32, f32, f32), (f16, f16, f16), (f64, f64, f64),
                            (i32, i8, i8), (i32, u8, i8), (i32, u8, u8)):  # fmt: skip
     NAME = f"mma_{TOTAL}_{LEFT}_{RIGHT}"
-    define_here(NAME, MULTIPLY.format(name=NAME, total=TOTAL, left=LEFT, right=RIGHT), partial(on_multiply, TOTAL, LEFT, RIGHT))
+    define_here(
+        NAME, MULTIPLY.format(name=NAME, total=TOTAL, left=LEFT, right=RIGHT), partial(on_multiply, TOTAL, LEFT, RIGHT)
+    )
 
 
 @Wave(width=16)
@@ -157,7 +162,9 @@ def on_epilogue(name, data):
 
 
 for NAME, (KIND, VERB, TARGET, _) in EPILOGUES.items():
-    define_here(f"epilogue_{NAME}", EPILOGUE.format(name=NAME, kind=KIND, verb=VERB, target=TARGET), partial(on_epilogue, NAME))
+    define_here(
+        f"epilogue_{NAME}", EPILOGUE.format(name=NAME, kind=KIND, verb=VERB, target=TARGET), partial(on_epilogue, NAME)
+    )
 
 
 @Wave(width=16)
@@ -176,7 +183,9 @@ def on_epilogue_integers(data):
     x, cols = data.integers(i32, 32, low, high), data.integers(i32, 8, low, high)
     start = data.integers(i32, 32)
     total = start.astype(np.int64) + (x.astype(np.int64).reshape(4, 8) * cols).ravel()
-    return dict(grid=1, block=16, arguments=[np.zeros(32, np.int32), x, start, cols], expect={"out": total.astype(np.int32)})
+    return dict(
+        grid=1, block=16, arguments=[np.zeros(32, np.int32), x, start, cols], expect={"out": total.astype(np.int32)}
+    )
 
 
 FROM_WORDS = """
@@ -193,7 +202,9 @@ def words_to_{use}(out: KernelBuffer[i8], data: KernelBuffer[u32]):
 def on_words(use, data):
     words = data.integers(u32, 64)
     tile = words.view(np.int8).reshape(16, 16)
-    return dict(grid=1, block=32, arguments=[np.zeros(256, np.int8), words], expect={"out": tile if use == "A" else tile.T})
+    return dict(
+        grid=1, block=32, arguments=[np.zeros(256, np.int8), words], expect={"out": tile if use == "A" else tile.T}
+    )
 
 
 for USE in "AB":

@@ -13,7 +13,7 @@ NAMES = {
     "__name__": __name__, **{str(kind): kind for kind in (i8, i16, i32, u8, u16, u32, f16, bf16, f32, f64)},
 }  # fmt: skip
 VECTORS = 12
-# One method, or an expression, of vectors v, w (and the accumulator s): (lanes in, their count, lanes out, their count).
+# A method, or an expression, of vectors v, w: (expression, lanes in, their count, lanes out, their count or 0, oracle).
 TEXT = """
 @kernel
 def vector_{name}(out: KernelBuffer[{gives}], a: KernelBuffer[{takes}], b: KernelBuffer[{takes}], c: KernelBuffer[i32]):
@@ -78,12 +78,15 @@ METHODS = {
     "dot_f16": ("v.dot(w)", f16, 4, f16, 0,
                 lambda v, w, c: in_order(v.astype(np.float32) * w.astype(np.float32), np.zeros(len(v), np.float32))),
     "dot_accum": ("v.dot_accum(w, Vector[i32, 2](c[i], 7))", u8, 8, i32, 2,
-                  lambda v, w, c: (v.astype(np.int64) * signed(w)).reshape(-1, 2, 4).sum(2) + np.stack([c, 0 * c + 7], 1)),
-    "operators": ("(v + w) * w - (v ^ w) + (v & 12)", i16, 8, i16, 8, lambda v, w, c: (v + w) * w - (v ^ w) + (v & np.int16(12))),
+                  lambda v, w, c: (v.astype(np.int64) * signed(w)).reshape(-1, 2, 4).sum(2)
+                  + np.stack([c, 0 * c + 7], 1)),
+    "operators": ("(v + w) * w - (v ^ w) + (v & 12)", i16, 8, i16, 8,
+                  lambda v, w, c: (v + w) * w - (v ^ w) + (v & np.int16(12))),
     "shifts": ("(v >> 4) | (v << 3)", u8, 16, u8, 16, lambda v, w, c: (v >> np.uint8(4)) | (v << np.uint8(3))),
     "signed_shift": ("v >> 4", i8, 16, i8, 16, lambda v, w, c: v >> np.int8(4)),
     "float_operators": ("v * w + v / w", f32, 4, f32, 4, lambda v, w, c: v * w + v / w),
-    "bfloat_operators": ("v.to_bf16() * w.to_bf16()", f32, 4, bf16, 4, lambda v, w, c: to_bf16(to_bf16(v) * to_bf16(w))),
+    "bfloat_operators": ("v.to_bf16() * w.to_bf16()", f32, 4, bf16, 4,
+                         lambda v, w, c: to_bf16(to_bf16(v) * to_bf16(w))),
     "minimum": ("math.min(v, w)", u8, 8, u8, 8, lambda v, w, c: np.minimum(v, w)),
     "square_root": ("math.sqrt(v)", f32, 4, f32, 4, lambda v, w, c: np.sqrt(v)),
     "comparison": ("i32((v < w)[1]) + 2 * i32((v >= w)[3])", i32, 4, i32, 0,
@@ -104,7 +107,11 @@ def on_vectors(takes, count, gives, length, oracle, data):
     c = data.integers(i32, n, *((-1000, 1000) if gives is f32 else ()))
     expected = np.asarray(oracle(a.reshape(n, count), b.reshape(n, count), c))
     if gives.kind == "int":
-        expected = expected.astype(np.int64).astype(gives.dtype) if expected.dtype.kind != "b" else expected.astype(gives.dtype)
+        expected = (
+            expected.astype(np.int64).astype(gives.dtype)
+            if expected.dtype.kind != "b"
+            else expected.astype(gives.dtype)
+        )
     return dict(
         grid=3, block=4, arguments=[np.zeros(n * max(length, 1), gives.dtype), a, b, c], expect={"out": expected}
     )  # fmt: skip

@@ -49,12 +49,14 @@ def on_coordinates(data):
     rows = []
     for gz, gy, gx, z, y, x in np.ndindex(*grid[::-1], *block[::-1]):
         lane = (x + 5 * y + 20 * z) % WIDTH
-        rows.append([x, y, z, gx * 5 + x, gy * 4 + y, gz * 2 + z, gx, gy, gz, 5, 4, 2, WIDTH, lane, lane == 0, WIDTH, lane, gx])
+        rows.append(
+            [x, y, z, gx * 5 + x, gy * 4 + y, gz * 2 + z, gx, gy, gz, 5, 4, 2, WIDTH, lane, lane == 0, WIDTH, lane, gx]
+        )
     expected = np.array(rows, np.uint32)
     return dict(grid=grid, block=block, arguments=[np.zeros(expected.size, np.uint32)], expect={"out": expected})
 
 
-# A wave verb each. The last wave of the ragged launches is not full, and every third lane has left where that is defined.
+# A wave verb each; where a verb is defined without some lanes, every third has left.
 VERB = """
 @Wave(width={width})
 @kernel
@@ -73,8 +75,8 @@ def lanes_of(values, block, width):
 
 
 def wrapped(values, kind):
-    return np.array([value & (1 << kind.bits) - 1 for value in values], np.uint64).astype(kind.dtype.replace("int", "uint")).view(
-        kind.dtype) if kind.signed else np.array([value & (1 << kind.bits) - 1 for value in values], kind.dtype)  # fmt: skip
+    mask = (1 << kind.bits) - 1
+    return np.array([value & mask for value in values], f"uint{kind.bits}").view(kind.dtype)
 
 
 def everyone(operation, kind):
@@ -134,7 +136,7 @@ def votes(combine):
 
 
 ADD, MAX, MIN = (lambda a, b: a + b), max, min
-SAME = (lambda lane, amount, width: amount)
+SAME = lambda lane, amount, width: amount
 # name: (element taken, element given, call, oracle over a wave, whether lanes may leave)
 WAVES = {
     "shuffle_sync": (u32, u32, "{v}, b[i]", moved(SAME), False),
@@ -214,7 +216,9 @@ def wide_wave_sum(out: KernelBuffer[f32], a: KernelBuffer[f32]):
 
 def on_wide_wave_sum(data):
     a = data.floats(f32, 64)
-    expected = np.concatenate([butterfly(np.add, 0)(a[:32], None, np.ones(32, bool)), butterfly(np.add, 0)(a[32:], None, np.ones(32, bool))])
+    expected = np.concatenate(
+        [butterfly(np.add, 0)(a[:32], None, np.ones(32, bool)), butterfly(np.add, 0)(a[32:], None, np.ones(32, bool))]
+    )
     return dict(grid=1, block=64, arguments=[np.zeros(64, np.float32), a], expect={"out": expected})
 
 
@@ -316,5 +320,3 @@ def on_group_mac(data):
     out, a, b = data.integers(i32, n, -1000, 1000), data.integers(i8, 16 * n), data.integers(i8, 16 * n)
     products = (a.astype(np.int32) * b.astype(np.int32)).reshape(n, 16)
     return dict(grid=3, block=8, arguments=[out, a, b], expect={"out": out + products.sum(1)})
-
-

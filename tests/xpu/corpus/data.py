@@ -17,7 +17,7 @@ from zlib import crc32
 import numpy as np
 
 from kohakutpu.xpu import KernelBuffer, bf16
-from kohakutpu.xpu.types import BOOL, BufferType, Scalar
+from kohakutpu.xpu.types import BOOL, Scalar
 
 KINDS = ("random", "ragged", "adversarial")
 
@@ -105,9 +105,9 @@ def buffers(kernel, arguments: list) -> list:
     """The arguments with every array as a buffer of its parameter's type."""
     parameters = kernel.program.kernel.parameters
     return [
-        KernelBuffer.of(p.type.element, value) if isinstance(p.type, BufferType) and isinstance(value, np.ndarray) else value
+        KernelBuffer.of(p.type.element, value) if isinstance(value, np.ndarray) else value
         for p, value in zip(parameters, arguments, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def launch(kernel, kind: str, stream) -> None:

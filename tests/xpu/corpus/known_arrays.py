@@ -60,7 +60,9 @@ def on_saxpy_half(data):
     n = data.size(200)
     x, y = data.floats(f16, n), data.floats(f16, n)
     product = (np.float32(0.75) * x.astype(np.float32)).astype(np.float16)
-    return dict(grid=2, block=16, arguments=[y, x, 0.75, n], expect={"y": product.astype(np.float32) + y.astype(np.float32)})
+    return dict(
+        grid=2, block=16, arguments=[y, x, 0.75, n], expect={"y": product.astype(np.float32) + y.astype(np.float32)}
+    )
 
 
 @kernel
@@ -391,7 +393,9 @@ def on_convolution_1d(data):
 
 
 @kernel
-def convolution_2d(out: KernelBuffer[f32], image: KernelBuffer[f32], weights: KernelBuffer[f32], side: i32, channels: i32):
+def convolution_2d(
+    out: KernelBuffer[f32], image: KernelBuffer[f32], weights: KernelBuffer[f32], side: i32, channels: i32
+):
     x = i32(thread.global_id_x())
     y = i32(thread.global_id_y())
     if x < side and y < side:
@@ -572,7 +576,8 @@ def on_game_of_life(data):
     around = sum(np.roll(board, (dy, dx), (0, 1)) for dy in (-1, 0, 1) for dx in (-1, 0, 1)) - board
     expected = (around == 3) | (board == 1) & (around == 2)
     return dict(
-        grid=(2, 2), block=(8, 8), arguments=[zeros(side * side, u8), cells, side], expect={"out": expected.astype(np.uint8)}
+        grid=(2, 2), block=(8, 8), arguments=[zeros(side * side, u8), cells, side],
+        expect={"out": expected.astype(np.uint8)},
     )  # fmt: skip
 
 
@@ -604,7 +609,8 @@ def on_mandelbrot(data):
             x, y, n = x * x - y * y + cx, one(2) * x * y + cy, n + 1
         expected.append(n)
     return dict(
-        grid=3, block=64, arguments=[zeros(side * side, u32), side, limit], expect={"out": np.array(expected, np.uint32)}
+        grid=3, block=64, arguments=[zeros(side * side, u32), side, limit],
+        expect={"out": np.array(expected, np.uint32)},
     )  # fmt: skip
 
 

@@ -75,7 +75,9 @@ def on_softmax_specials(data):
     total = np.zeros(8, np.float32)
     for i in range(n):
         total = total + e[:, i]
-    return dict(grid=2, block=4, arguments=[zeros(8 * n), x, n], expect={"y": e / total[:, None]}, close={"y": (1e-6, 0)})
+    return dict(
+        grid=2, block=4, arguments=[zeros(8 * n), x, n], expect={"y": e / total[:, None]}, close={"y": (1e-6, 0)}
+    )
 
 
 @Wave(width=16)
@@ -402,8 +404,8 @@ def on_top_k(data):
 
 @kernel
 def q8_0_gemv(
-    out: KernelBuffer[f32], raw: KernelBuffer[i8], halves: KernelBuffer[f16], acts: KernelBuffer[i8], d: KernelBuffer[f32],
-    blocks: u32,
+    out: KernelBuffer[f32], raw: KernelBuffer[i8], halves: KernelBuffer[f16], acts: KernelBuffer[i8],
+    d: KernelBuffer[f32], blocks: u32,
 ):  # fmt: skip
     """Rows of blocks of 34 bytes: a float16 scale and 32 int8."""
     row = thread.global_id_x()
@@ -435,7 +437,9 @@ def on_q8_0_gemv(data):
 
 
 @kernel
-def q4_0_gemv(out: KernelBuffer[f32], raw: KernelBuffer[u8], halves: KernelBuffer[f16], x: KernelBuffer[f32], blocks: u32):
+def q4_0_gemv(
+    out: KernelBuffer[f32], raw: KernelBuffer[u8], halves: KernelBuffer[f16], x: KernelBuffer[f32], blocks: u32
+):
     """Blocks of 18 bytes: a float16 scale, 16 bytes of nibbles less 8; low nibbles come first."""
     row = thread.global_id_x()
     total = f32(0.0)
