@@ -52,10 +52,11 @@ class LoweringTarget:
     def __init__(self, program: tree.Program):
         self.program = program
         self.frame = Frame(program.kernel)
+        self.frames: list[Frame] = []  # those of the callers
 
     def refuse(self, what: str, at, code: str = "XPU-N01") -> NoReturn:
         """No code for a construct."""
-        inside = "" if self.frame.function is self.program.kernel else self.frame.function.name
+        inside = self.frame.function.name if self.frames else ""
         raise Unlowered(Refusal(f"{code}: {what}", at, inside))
 
     # The walk.

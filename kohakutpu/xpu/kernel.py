@@ -174,6 +174,7 @@ class Kernel:
         self.template = code.co_varnames[code.co_argcount : last]
         self.name = "_".join([function.__qualname__.split(".")[-1], *map(_symbol, self.values.values())])
         self.annotations: list[Annotation] = []
+        self._programs: dict[str, Program] = {}
         for annotation in annotations or getattr(function, "xpu_annotations", ()):
             self.annotate(annotation)
         if not self.is_template:
@@ -244,6 +245,14 @@ class Kernel:
         if self.is_template:
             raise DeclarationError(f"{self.name} is a template over {list(self.template)}; .instance(...) is a kernel")
         return build(self)
+
+    def program_on(self, backend: str) -> Program:
+        """The typed tree that a back end lowers: with the bodies that helpers have for it."""
+        if backend not in self.program.arms:
+            return self.program
+        if backend not in self._programs:
+            self._programs[backend] = build(self, backend)
+        return self._programs[backend]
 
     def __call__(self, *_, **__):
         raise HostUse(f"{self.name} is a kernel: {self.name}.launch(stream, grid=, block=)(...) runs it")

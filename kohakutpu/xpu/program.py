@@ -50,7 +50,8 @@ def definition_of(function: PythonFunction) -> Definition:
 class Session:
     """The reading of one kernel: helpers are read once each, and all refusals come together here."""
 
-    def __init__(self):
+    def __init__(self, backend: str | None = None):
+        self.backend = backend
         self.refusals: list[Refusal] = []
         self.dynamic: list[Source] = []
         self.helpers: dict[object, Function] = {}
@@ -68,8 +69,10 @@ class Session:
 
     def read(self, routine, is_kernel: bool) -> Function:
         """The tree of a kernel or a helper."""
-        source = definition_of(routine.function)
-        names = Names(routine.function, routine.values)
+        arm = getattr(routine, "arms", {}).get(self.backend)
+        function = arm or routine.function
+        source = definition_of(function)
+        names = Names(function, routine.values)
         reader = Reader(self, routine.name, is_kernel, source.node, source.text, source.file, source.first_line, names)
         at = Source(source.file, source.first_line + source.node.lineno - 1, f"def {routine.name}")
         scope: dict[str, object] = {}
@@ -87,7 +90,7 @@ class Session:
             reader.result = self.result(reader, source.node, is_kernel)
         except Unread as unread:
             reader.record(unread, source.node.returns or source.node)
-        portable = getattr(routine, "portable", True)
+        portable = arm is not None or getattr(routine, "portable", True)
         body = reader.body(source.node.body, scope) if portable else ()
         return Function(at, routine.name, tuple(parameters), reader.result, body, portable)
 
@@ -142,13 +145,18 @@ def _uses(functions: list[Function]) -> frozenset[str]:
     return frozenset(found | ({"wave rendezvous"} if "fragment" in found else set()))
 
 
-def build(kernel) -> Program:
-    """Read a kernel and all it reaches. Never raises for a bad body: `refusals` says what is wrong with it."""
-    session = Session()
+def build(kernel, backend: str | None = None) -> Program:
+    """Read a kernel and all it reaches. Never raises for a bad body: `refusals` says what is wrong with it.
+
+    With a `backend`, helpers that have an arm for it are read as that.
+    """
+    session = Session(backend)
     body = session.read(kernel, True)
     helpers = list(session.helpers.values())
     if not session.refusals:
         session.refusals += check_uniform(body)
     uses = _uses([body, *helpers])
     width = kernel.wave_width
-    return Program(kernel.name, body, tuple(helpers), tuple(session.refusals), width, uses, tuple(kernel.annotations))
+    arms = frozenset(name for helper in session.helpers for name in helper.arms)
+    annotations = tuple(kernel.annotations)
+    return Program(kernel.name, body, tuple(helpers), tuple(session.refusals), width, uses, annotations, arms)

@@ -364,7 +364,7 @@ class Program:
     `refusals` are what the front end could not give a meaning; with any, `kernel` is incomplete and must not run.
     `width` is the declared wave width or None. `uses` holds the properties of every verb reached: "wave" (the answer
     depends on the width), "wave rendezvous", "workgroup rendezvous", "atomic", "fragment" (a tile is changed lane by
-    lane, so that whole-tile verbs gather it first).
+    lane, so that whole-tile verbs gather it first). `arms` names the back ends for which a helper has a body.
     """
 
     name: str
@@ -374,6 +374,7 @@ class Program:
     width: int | None
     uses: frozenset[str]
     annotations: tuple = field(default=())
+    arms: frozenset[str] = frozenset()
 
     @property
     def functions(self) -> tuple[Function, ...]:

@@ -280,6 +280,42 @@ def test_what_has_no_code_is_refused_by_name(kernel_of):
         elsewhere.launch(KernelStream(runtime), grid=1)(out)
 
 
+def test_a_helper_has_a_body_for_the_back_end(cpu, kernel_of):
+    text = """
+@device
+def own(a: i32) -> i32:
+    {body}
+@own.arm("cpu")
+def own(a: i32) -> i32:
+    return a * 3
+@kernel
+def k(out: KernelBuffer[i32]):
+    out[thread.x()] = own(i32(thread.x()))
+"""
+    for body in ("...", "return a * 2"):
+        out = np.zeros(8, np.int32)
+        cpu(kernel_of(text.format(body=body)), out, block=8)
+        assert out.tolist() == list(range(0, 24, 3))
+    run(kernel_of(text.format(body="return a * 2")), [out], Launch(1, 8))
+    assert out.tolist() == list(range(0, 16, 2))  # the interpreter reads the portable one
+
+
+def test_a_barrier_in_a_function_value_is_refused(kernel_of):
+    declared = kernel_of("""
+@device
+def meet(s: Shared[i32], t: u32):
+    barrier.workgroup()
+@device
+def pass_(s: Shared[i32], t: u32):
+    s[t] = 1
+@kernel
+def k(out: KernelBuffer[i32], op: Function[meet, pass_]):
+    s = Shared[i32](8)
+    op(s, thread.x())
+""")
+    assert CPU.refusal(declared).startswith("XPU-N02: a barrier inside a function value's call cannot be taken apart")
+
+
 @pytest.mark.parametrize("name, value", [("XPU_CPU_WORKERS", "0"), ("XPU_CPU_WAVE_WIDTH", "3"), ("XPU_UB_TRAPS", "1")])
 def test_a_wrong_setting_is_refused(monkeypatch, name, value):
     monkeypatch.setenv(name, value)

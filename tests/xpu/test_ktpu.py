@@ -1,4 +1,4 @@
-"""The ktpu back end: kernels as programs of the machine, whose models give the interpreter's bytes in its arithmetic."""
+"""The ktpu back end: programs of the machine, whose models give the interpreter's bytes in machine arithmetic."""
 
 import numpy as np
 import pytest

@@ -124,7 +124,7 @@ class CpuBackEnd:
             return f"@Backend{only.names} leaves it out"
         if any(one.backend == self.name and one.hold for one in held):
             return f"held by @Unlowered [tracked: {next(o.tracked for o in held if o.backend == self.name)}]"
-        found = kernel.program.refusals
+        found = kernel.program_on("cpu").refusals
         if found:
             return f"{found[0]}{f', and {len(found) - 1} more' if len(found) > 1 else ''}"
         try:
@@ -158,7 +158,7 @@ class CpuBackEnd:
 
 def execute(backend: CpuBackEnd, request: Request, width: int, checked: bool) -> None:
     """Run a launch with waves of `width` lanes, by checked code or not."""
-    kernel, program = request.kernel, request.kernel.program
+    kernel, program = request.kernel, request.kernel.program_on(backend.name)
     if program.refusals:
         raise refuse(program, str(program.refusals[0]))
     packed, arrays = pack(program, request.arguments)

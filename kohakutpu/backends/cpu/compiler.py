@@ -66,7 +66,7 @@ class Code:
 def emit(kernel: Kernel, dims: tuple, width: int, checked: bool, fault: str) -> Groups:
     """The lowering of a kernel for a block, built. Raises Unlowered."""
     flags = FAST if kernel.find(FastMath) else ()
-    target = Groups(kernel.program, dims, width, checked, flags, fault)
+    target = Groups(kernel.program_on("cpu"), dims, width, checked, flags, fault)
     target.build()
     return target
 
@@ -91,8 +91,8 @@ def compile_kernel(kernel: Kernel, dims: tuple, width: int, checked: bool, fault
         library = llvm.JITLibraryBuilder().add_ir(str(module)).export_symbol("run").add_current_process()
         tracker = library.link(engine(), name)
         run = SIGNATURE(tracker["run"])
-    return Code(run, target.scratch_bytes, tuple(target.sites), width, str(module), "atomic" in kernel.program.uses,
-                (tracker,))  # fmt: skip
+    atomic = "atomic" in target.program.uses
+    return Code(run, target.scratch_bytes, tuple(target.sites), width, str(module), atomic, (tracker,))
 
 
 def planted() -> str:

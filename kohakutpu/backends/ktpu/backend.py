@@ -50,23 +50,24 @@ class Lowered:
 
     def __init__(self, request: Request, machine: Machine):
         self.request, self.machine = request, machine
-        check_arguments(request.kernel.program, request.arguments)
+        self.program = request.kernel.program_on(KtpuBackEnd.name)
+        check_arguments(self.program, request.arguments)
         self.memories: list[np.ndarray] = []
         self.arguments = [self.argument(p, v) for p, v in
-                          zip(request.kernel.program.kernel.parameters, request.arguments, strict=True)]  # fmt: skip
+                          zip(self.program.kernel.parameters, request.arguments, strict=True)]  # fmt: skip
         self.stored: list[tuple[int, int, int]] = []
         self.products: list[Product] = []
         self.artifacts = [product.artifact for product in self.multiply()] if self.has_tiles() else [self.lower()]
 
     def has_tiles(self) -> bool:
         """True for a kernel that declares a cooperative matrix: its work is the clusters'."""
-        functions = self.request.kernel.program.functions
+        functions = self.program.functions
         nodes = (node for function in functions for s in function.body for node in tree.walk(s))
         return any(isinstance(node, tree.Declare) and isinstance(node.variable.type, TileType) for node in nodes)
 
     def multiply(self) -> list[Product]:
         """Every wave's product, those of one shape together. No tile may be read that another stores."""
-        request, program = self.request, self.request.kernel.program
+        request, program = self.request, self.program
         jobs: dict[tuple, list] = {}
         written: dict[int, set] = {}
         read: dict[int, set] = {}
@@ -109,7 +110,7 @@ class Lowered:
             start = array.ctypes.data - self.memories[number].ctypes.data
             return Buffer(parameter.name, kind.element, number, start, len(array))
         if isinstance(kind, FunctionType):
-            return int.from_bytes(scalar_bits(self.request.kernel.program, parameter, value)[:4], "little")
+            return int.from_bytes(scalar_bits(self.program, parameter, value)[:4], "little")
         return value
 
     def groups(self) -> list[Group]:
@@ -119,7 +120,7 @@ class Lowered:
         seen: dict[tuple[int, int], set] = {}
         extents = [range(n) for n in reversed(request.grid)]
         for number, (z, y, x) in enumerate(itertools.product(*extents)):
-            target = KtpuTarget(request.kernel.program, self.arguments, request.grid, request.block, (x, y, z))
+            target = KtpuTarget(self.program, self.arguments, request.grid, request.block, (x, y, z))
             code = target.run()
             for place in target.stored:
                 other = owner.setdefault(place, number)
@@ -141,7 +142,7 @@ class Lowered:
 
     def lower(self) -> Artifact:
         """Programs, places, rounds."""
-        machine, program = self.machine, self.request.kernel.program
+        machine, program = self.machine, self.program
         nodes = [unit.node for unit in machine.vectors]
         if not nodes:
             raise Unlowered(Refusal(f"XPU-N01: machine {machine.name} has no vector core", program.kernel.at))
@@ -251,7 +252,7 @@ class KtpuBackEnd:
         held = [a for a in kernel.annotations if isinstance(a, Held) and a.backend == self.name and a.hold]
         if held:
             return f"held by @Unlowered [tracked: {held[0].tracked}]"
-        found = kernel.program.refusals
+        found = kernel.program_on(KtpuBackEnd.name).refusals
         return f"{found[0]}{f', and {len(found) - 1} more' if len(found) > 1 else ''}" if found else None
 
     def lower(self, request: Request) -> Lowered:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kohakutpu.backends.lowering import Frame, LoweringTarget, element
+from kohakutpu.backends.lowering import LoweringTarget, element
 from kohakutpu.formats import e8m15
 from kohakutpu.isa.vector import Opcode
 from kohakutpu.xpu import tree
@@ -71,7 +71,6 @@ class KtpuTarget(LoweringTarget):
         self.stored: dict[tuple[int, int], list] = {}  # (memory, word) -> lanes of halves that hold what was stored
         self.loaded: set[tuple[int, int]] = set()
         self.stores: list[tuple[int, int, int]] = []  # (memory, byte, bytes) that the kernel stores
-        self.frames: list[Frame] = []
         for parameter, value in zip(program.kernel.parameters, arguments, strict=True):
             kind = parameter.type
             if not isinstance(value, Buffer):
