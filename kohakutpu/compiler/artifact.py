@@ -130,7 +130,8 @@ class Stage:
 class BufferImage:
     """A buffer in memory: `copies` batch elements of `layout`, `stride` bytes apart, from `address`.
 
-    `role` is 'in', 'out', 'temp' or 'constant'; `shape` is what a caller sees; a constant's image is `fill` repeated.
+    `role` is 'in', 'out', 'temp' or 'constant'; `shape` is what a caller sees; a constant's image is `fill` repeated, or
+    `data` where it is a table of the kernel's.
     """
 
     name: str
@@ -142,6 +143,7 @@ class BufferImage:
     address: int
     dtype: str = "fp16"
     fill: int | None = None
+    data: bytes | None = None
 
     @property
     def bytes(self) -> int:
@@ -173,6 +175,8 @@ class BufferImage:
 
     def contents(self) -> bytes | None:
         """A constant's image; None for any other buffer."""
+        if self.data is not None:
+            return self.data
         return None if self.fill is None else self.fill.to_bytes(2, "little") * (self.bytes // 2)
 
     def element_at(self, offset: int) -> tuple[int, ...] | None:
@@ -359,7 +363,8 @@ class Artifact:
             "machine": self.machine, "machine_digest": self.machine_digest, "mantissa": self.mantissa,
             "buffers": [
                 {"name": b.name, "role": b.role, "shape": list(b.shape), "layout": b.layout.to_dict(),
-                 "copies": b.copies, "stride": b.stride, "address": b.address, "dtype": b.dtype, "fill": b.fill}
+                 "copies": b.copies, "stride": b.stride, "address": b.address, "dtype": b.dtype, "fill": b.fill,
+                 **({} if b.data is None else {"data": b.data.hex()})}
                 for b in self.buffers
             ],
             "stages": [
@@ -415,7 +420,8 @@ class Artifact:
     def _from_fields(cls, r: Mapping) -> Artifact:
         buffers = tuple(
             BufferImage(b["name"], b["role"], tuple(b["shape"]), layouts.from_dict(b["layout"]), b["copies"],
-                        b["stride"], b["address"], b["dtype"], b["fill"]) for b in r["buffers"]
+                        b["stride"], b["address"], b["dtype"], b["fill"],
+                        bytes.fromhex(b["data"]) if "data" in b else None) for b in r["buffers"]
         )  # fmt: skip
         stages = tuple(
             Stage(s["unit"], tuple(s["grid"]), {tuple(key): y << 4 | x for key, x, y in s["nodes"]},

@@ -211,7 +211,11 @@ class _Compilation:
             layout = self.layouts[name]
             shape = buffer.logical_shape(self.extents)
             stride = -(-layout.bytes // PAGE) * PAGE
-            images[name] = BufferImage(name, buffer.role, shape, layout, buffer.copies(self.extents), stride, 0)
+            if buffer.role == "table":
+                data = layout.pack(buffer.values(self.extents))
+                images[name] = BufferImage(name, "constant", shape, layout, 1, stride, 0, data=data)
+            else:
+                images[name] = BufferImage(name, buffer.role, shape, layout, buffer.copies(self.extents), stride, 0)
         constants: dict[str, BufferImage] = {}
         reach: dict[str, Reach] = {}
         for number, stage in enumerate(self.program.stages):
@@ -242,7 +246,7 @@ class _Compilation:
                 far = relayout.read_bytes(source.layout, target.layout) + (source.copies - 1) * source.stride
                 held = reach.get(stage.source, Reach())
                 reach[stage.source] = Reach(max(held.read, far), held.written)
-        order = {"in": 0, "out": 0, "temp": 1}
+        order = {"in": 0, "out": 0, "constant": 0, "temp": 1}
         ordered = dict(sorted(images.items(), key=lambda item: order[item[1].role]))
         accesses = [accessed(stage) for stage in self.program.stages]
         placed = place(

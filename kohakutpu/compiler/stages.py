@@ -15,7 +15,7 @@ from kohakutpu.lang.extents import Extents, resolve
 from kohakutpu.lang.shapes import statement_shape
 from kohakutpu.lang.source import Source
 from kohakutpu.lang.trace import (
-    Assign, Buffer, BufferLeaf, Contract, Expression, Loop, Open, SliceLeaf, Statement, Store, TileLeaf, Trace, Units,
+    READ_ONLY, Assign, Buffer, BufferLeaf, Contract, Expression, Loop, Open, SliceLeaf, Statement, Store, TileLeaf, Trace, Units,
     check_slice,
 )  # fmt: skip
 
@@ -253,6 +253,9 @@ class _Builder:
         if any(index.axis.kind == "parts" for index in node.indices):
             self._parts(node)
             return
+        for statement in _flatten(node.body):
+            if isinstance(statement, Store) and statement.target.kinds == ("parts",):
+                raise CompileError("a part is stored by a tiling of parts alone, outside any other", statement.source)
         grid = tuple(resolve(count, known) for count in node.counts)
         batch = self.extents.batch
         points = list(itertools.product(*map(range, grid)))
@@ -350,7 +353,7 @@ class _Builder:
 
     def _require_complete(self, name: str, role: str, source: Source) -> None:
         buffer = self.buffers[name]
-        if buffer.role == "in" or (name in self.written and self.written[name] is None):
+        if buffer.role in READ_ONLY or (name in self.written and self.written[name] is None):
             return
         tiles = self.written.get(name, set())
         if name in self.tiling:

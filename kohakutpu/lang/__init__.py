@@ -21,15 +21,16 @@ from .elementwise import (
     row_sum, rsqrt, sigmoid, silu, sqrt_approx, sqrt_newton, where,
 )  # fmt: skip
 from .extents import Extents, ceildiv, dims, resolve
-from .kernel import In, Kernel, Out, kernel, load, temp
+from .kernel import In, Kernel, Out, column_index, kernel, load, row_index, table, temp
 from .recorder import loop, units
 from .source import KernelError, Source
 from .trace import Trace
-from .values import tile
+from .values import region, tile
 
 __all__ = [
-    "Extents", "In", "Kernel", "KernelError", "Out", "Source", "Trace", "absolute", "ceildiv", "dims", "equal", "exp2",
-    "fma", "gelu", "greater", "kernel", "less", "load", "log2", "loop", "maximum", "minimum", "recip", "relu", "resolve",
-    "row_max", "row_mean", "row_min", "row_sum", "rsqrt", "sigmoid", "silu", "sqrt_approx", "sqrt_newton", "temp",
-    "tile", "units", "where",
+    "Extents", "In", "Kernel", "KernelError", "Out", "Source", "Trace", "absolute", "ceildiv", "column_index",
+    "dims", "equal", "exp2",
+    "fma", "gelu", "greater", "kernel", "less", "load", "log2", "loop", "maximum", "minimum", "recip", "region", "relu",
+    "resolve", "row_index", "row_max", "row_mean", "row_min", "row_sum", "rsqrt", "sigmoid", "silu", "sqrt_approx", "sqrt_newton", "table",
+    "temp", "tile", "units", "where",
 ]  # fmt: skip

@@ -11,10 +11,12 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import SupportsIndex
+
+import numpy as np
 
 from .extents import Expr, Extents, Name, names_in, resolve
 from .recorder import Recorder, active
@@ -70,6 +72,66 @@ def temp(*shape) -> Handle:
         buffer = Buffer(buffer.name, "temp", buffer.shape, batched, False, source)
     recorder.buffers[buffer.name] = buffer
     return Handle(buffer)
+
+
+def table(values) -> Handle:
+    """A buffer whose contents are known while the kernel is traced: an array of numbers, rounded to FP16, not batched.
+
+    Raises KernelError for numbers that FP16 cannot hold.
+    """
+    source = here()
+    try:
+        array = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        raise KernelError(f"a table is an array of numbers, not {type(values).__name__}", source) from None
+    if not array.ndim or not array.size:
+        raise KernelError(f"a table of shape {array.shape} has no elements along an axis", source)
+    with np.errstate(over="ignore"):
+        held = array.astype(np.float16)
+    if not np.isfinite(held).all():
+        raise KernelError("a table holds finite numbers in the range of FP16 (65504)", source)
+    patterns = held.view(np.uint16)
+    return _tabled(array.shape, lambda shape: patterns, source)
+
+
+def column_index(count) -> Handle:
+    """0, 1, .. count-1 as a vector of `count` elements: in a row statement, the index along the last axis."""
+    return _counted((count,), lambda shape: np.arange(shape[0]))
+
+
+def row_index(count, period=None) -> Handle:
+    """0, 1, .. count-1 as one number a row, (count, 1); with `period`, counted modulo it."""
+    source = here()
+    known = {"period": period} if period is not None else {}
+    if isinstance(period, Expr):
+        raise KernelError(f"the period {period} is not a number while the kernel is traced; use a knob", source)
+    if period is not None:
+        positive(period, "row_index: period", source)
+    return _counted((count, 1), lambda shape: np.arange(shape[0]).reshape(shape) % known.get("period", shape[0]))
+
+
+INTEGERS = 2048  # FP16 holds every integer up to this one
+
+
+def _counted(shape: tuple, made: Callable[[tuple[int, ...]], np.ndarray]) -> Handle:
+    source = here()
+
+    def contents(shape: tuple[int, ...]) -> np.ndarray:
+        values = made(shape)
+        if values.max() > INTEGERS:
+            raise KernelError(f"indices up to {values.max()} are not all FP16 numbers; at most {INTEGERS}", source)
+        return values.astype(np.float16).view(np.uint16)
+
+    return _tabled(shape, contents, source)
+
+
+def _tabled(shape: tuple, contents: Callable, source: Source) -> Handle:
+    recorder = active()
+    declared = _declare(recorder.fresh("table"), "table", shape, source)
+    if any(port.whole for port in recorder.buffers.values()):
+        raise KernelError("a kernel whose ports are `...` alone has no rows or columns to lay a table against", source)
+    recorder.buffers[declared.name] = replace(declared, contents=contents)
+    return Handle(recorder.buffers[declared.name])
 
 
 class Kernel:
@@ -162,6 +224,7 @@ class Kernel:
                 raise KernelError(f"{type(error).__name__}: {error}{_hint(error)}", _line_of(error, self.source)) from error
         if recorder.broken is not None:
             raise recorder.broken
+        recorder.require_used()
         if not recorder.body:
             raise KernelError(f"{self.name} does nothing: its body holds no statement", self.source)
         if recorder.never_written:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from .extents import Axis, Expr, Index, Name, names_in
 from .source import KernelError, Source, here
-from .trace import ELEMENTS, Buffer, BufferLeaf, Expression, Loop, Slice, SliceLeaf, Units
+from .trace import ELEMENTS, READ_ONLY, Buffer, BufferLeaf, Expression, Loop, Slice, SliceLeaf, Units
 
 _ACTIVE: list[Recorder] = []
 
@@ -30,12 +30,13 @@ class Recorder:
         self.body: list = []
         self._bodies = [self.body]
         self._open: list[Index] = []
-        self._in_units = False
+        self._units_open = 0
         self.fresh_count = 0
         self._statements = 0
         self._tiles: dict[str, tuple[int, int]] = {}
         self._accumulated: set[str] = set()
         self._written: set[str] = set()
+        self._filled: dict[int, tuple[object, Source]] = {}
         self.broken: KernelError | None = None
 
     def __enter__(self) -> Recorder:
@@ -63,11 +64,11 @@ class Recorder:
     def require_top(self, message: str) -> None:
         if self.broken is not None:
             raise self.broken
-        if self._in_units or len(self._bodies) > 1:
+        if self._units_open:
             raise KernelError(message, here())
 
     def require_units(self, message: str) -> None:
-        if not self._in_units:
+        if not self._units_open:
             raise KernelError(message, here())
 
     def require_open(self, index: Index) -> None:
@@ -87,6 +88,18 @@ class Recorder:
             self._require_written(part.buffer, source)
         self._accumulated.add(accumulator)
 
+    def record_fill(self, region, source: Source) -> None:
+        self._filled[id(region)] = (region, source)
+
+    def record_use(self, *regions) -> None:
+        for region in regions:
+            self._filled.pop(id(region), None)
+
+    def require_used(self) -> None:
+        """Every region that was filled is multiplied after its last filling."""
+        for _, source in self._filled.values():
+            raise KernelError("a region is filled here and not multiplied after that", source)
+
     def require_accumulated(self, accumulator: str, source: Source) -> None:
         if accumulator not in self._accumulated:
             raise KernelError(f"{accumulator} is stored before anything was accumulated in it", source)
@@ -97,17 +110,18 @@ class Recorder:
                 self._require_written(leaf.buffer, source)
             elif isinstance(leaf, SliceLeaf):
                 self._require_written(leaf.slice.buffer, source)
-        if target.role == "in":
-            raise KernelError(f"{target.name} is an input port and cannot be written", source)
+        if target.role in READ_ONLY:
+            what = "an input port" if target.role == "in" else "a table"
+            raise KernelError(f"{target.name} is {what} and cannot be written", source)
         self._written.add(target.name)
 
     def _require_written(self, name: str, source: Source) -> None:
-        if self.buffers[name].role != "in" and name not in self._written:
+        if self.buffers[name].role not in READ_ONLY and name not in self._written:
             raise KernelError(f"{name} is read before anything was written to it", source)
 
     @property
     def never_written(self) -> list[str]:
-        return [b.name for b in self.buffers.values() if b.role != "in" and b.name not in self._written]
+        return [b.name for b in self.buffers.values() if b.role not in READ_ONLY and b.name not in self._written]
 
     # ---- tilings and loops ----
 
@@ -131,8 +145,6 @@ class Recorder:
                 )
 
     def open_units(self, axes: tuple[Axis, ...], names: tuple[str, ...] | None, source: Source) -> tuple[Index, ...]:
-        if self._in_units:
-            raise KernelError("units inside units: one tiling spreads work over the units, use loop inside it", source)
         if names is not None and len(names) != len(axes):
             raise KernelError(f"units has {len(axes)} axes and {len(names)} names", source)
         indices = []
@@ -140,17 +152,23 @@ class Recorder:
             index = Index(names[position] if names else self._letter(), axis)
             self._push(index, source)
             indices.append(index)
-        self._in_units = True
+        self._units_open += 1
         self._bodies.append([])
         return tuple(indices)
 
     def close_units(self, indices: tuple[Index, ...], source: Source) -> None:
-        body = self._bodies.pop()
-        self._in_units = False
+        body = tuple(self._bodies.pop())
+        self._units_open -= 1
         del self._open[-len(indices) :]
         if not body:
             raise KernelError("units with nothing in it", source)
-        self.emit(Units(indices, tuple(index.axis.count for index in indices), tuple(body), source))
+        if not self._units_open:
+            self.emit(Units(indices, tuple(index.axis.count for index in indices), body, source))
+            return
+        # A tiling inside a tiling is a view: the instance walks it, the last index fastest.
+        for index in reversed(indices):
+            body = (Loop(index, index.axis.count, body, source),)
+        self.emit(*body)
 
     def _letter(self) -> str:
         free = [letter for letter in "ijklmnopqrstuvwxyz" if letter not in self._dims]
@@ -178,7 +196,8 @@ def axis_of(given) -> Axis:
 class units:  # noqa: N801 - a context manager of the language, written like a keyword
     """`with units(x.tiles(gm), w.tiles(gn)) as (i, j)`: the body once per point, spread over the machine's units.
 
-    Yields one index, or a tuple of them. Points are independent: the machine runs them in any order.
+    Yields one index, or a tuple of them. Points are independent: the machine runs them in any order. Inside another
+    tiling it is a view of the instance's own work, which one unit walks in order.
     """
 
     def __init__(self, *axes, names: tuple[str, ...] | None = None):

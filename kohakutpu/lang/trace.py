@@ -15,13 +15,16 @@ defines what each record computes. Executing one needs this module, `extents` an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+
+import numpy as np
 
 from .extents import Axis, Expr, Extents, Index, resolve
 from .source import KernelError, Source
 
+READ_ONLY = ("in", "table")  # roles of buffers that a kernel may not write
 ELEMENTS = "elements"  # the dim behind a port that is only `...`: its flat element count
 
 
@@ -78,7 +81,7 @@ class RowOp(Enum):
 class Buffer:
     """A port or a temporary: row-major FP16 of logical shape `Extents.lead` (when `batched`) + `shape`.
 
-    `role` is 'in', 'out' or 'temp'. `whole` marks a port declared as `...` alone: any shape, seen as one row of
+    `role` is 'in', 'out', 'temp' or 'table'; a table has `contents`, which the kernel only reads. `whole` marks a port declared as `...` alone: any shape, seen as one row of
     `elements`; its `shape` is empty and its logical shape is `lead`.
     """
 
@@ -88,6 +91,11 @@ class Buffer:
     batched: bool
     whole: bool
     source: Source
+    contents: Callable[[tuple[int, ...]], np.ndarray] | None = field(default=None, compare=False)
+
+    def values(self, extents: Extents) -> np.ndarray:
+        """A table's elements, FP16 patterns of its shape."""
+        return self.contents(self.element_shape(extents))
 
     def element_shape(self, extents: Extents) -> tuple[int, ...]:
         """The shape of one batch element, or `(elements,)` of a whole-array buffer."""

@@ -112,7 +112,7 @@ class Handle(Elementwise):
         source = here()
         recorder = active()
         recorder.require_top(
-            f"{self.buffer.name} <<= value writes a whole buffer, so it stands outside units and loops"
+            f"{self.buffer.name} <<= value writes a whole buffer, so it stands outside units"
         )
         expression = expression_of(as_value(value))
         for leaf in expression.leaves:
@@ -282,6 +282,61 @@ class Tile(Elementwise):
         recorder.record_contract(self.name, product.a, product.b, source)
         recorder.emit(Contract(recorder.next_id(), self.name, product.a, product.b, source))
         return self
+
+
+class Region(Elementwise):
+    """A place in a cluster's L1 for one operand: `groups` groups of 4 rows by `blocks` blocks of 32 K."""
+
+    def __init__(self, groups: int, blocks: int, source: Source):
+        self.groups = groups
+        self.blocks = blocks
+        self.source = source
+        self.held: Slice | None = None
+        self.buffer: Buffer | None = None
+        self.side: str | None = None
+
+    def _value(self) -> Value:
+        raise KernelError("a region of L1 stands only in a product, a @ b", here())
+
+    def __ilshift__(self, part) -> Region:
+        """`a <<= x[i, k]`: fetch an operand slice into the region."""
+        if not isinstance(part, Part) or part.slice.kinds != ("tiles", "chunks32"):
+            raise KernelError("a region is filled from an operand slice, x[i, k], by (tiles, chunks32)", here())
+        per = tuple(axis.per for axis in part.slice.axes)
+        if per != (self.groups, self.blocks):
+            raise KernelError(
+                f"{part.slice.buffer} is cut into {per[0]} groups by {per[1]} blocks and the region has {self.groups} by "
+                f"{self.blocks}",
+                here(),
+            )
+        self.held, self.buffer = part.slice, part.buffer
+        active().record_fill(self, here())
+        return self
+
+    def __matmul__(self, other) -> Product:
+        if not isinstance(other, Region):
+            return super().__matmul__(other)
+        for region, side in ((self, "A, left of @"), (other, "B, right of @")):
+            if region.held is None:
+                raise KernelError("a region is multiplied before anything was fetched into it", here())
+            if region.side not in (None, side):
+                raise KernelError(f"a region that served side {region.side}, cannot serve side {side}: use two", here())
+        if self is other:
+            raise KernelError("one region cannot serve both sides of a product: use two", here())
+        if self.blocks != other.blocks:
+            raise KernelError(
+                f"@ contracts regions of equal K blocks, and these have {self.blocks} and {other.blocks}", here()
+            )
+        self.side, other.side = "A, left of @", "B, right of @"
+        active().record_use(self, other)
+        return Part(self.held, self.buffer) @ Part(other.held, other.buffer)
+
+
+def region(groups: int, blocks: int) -> Region:
+    """A place in L1 to name explicitly: `a <<= x[i, k]`, then `acc += a @ b`. The same program as `acc += x[i, k] @ w[j, k]`."""
+    source = here()
+    active().require_units("a region belongs to one instance: open it inside units")
+    return Region(positive(groups, "groups"), positive(blocks, "blocks"), source)
 
 
 def tile(gm: int, gn: int, nk: int | None = None) -> Tile:

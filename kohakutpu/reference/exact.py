@@ -38,6 +38,9 @@ ROWS = {RowOp.SUM: np.sum, RowOp.MAX: np.max, RowOp.MIN: np.min}
 
 
 class _Exact(Walk):
+    def table(self, patterns: np.ndarray) -> np.ndarray:
+        return patterns.view(np.float16).astype(np.float64)
+
     def zeros(self, rows: int, columns: int) -> np.ndarray:
         return np.zeros((rows, columns))
 

@@ -12,7 +12,7 @@ from kohakutpu.lang.extents import Extents, resolve
 from kohakutpu.lang.shapes import statement_shape
 from kohakutpu.lang.source import KernelError, Source
 from kohakutpu.lang.trace import (
-    Assign, Buffer, BufferLeaf, Contract, Expression, Loop, Open, Slice, Statement, Store, TileLeaf, Trace, Units,
+    READ_ONLY, Assign, Buffer, BufferLeaf, Contract, Expression, Loop, Open, Slice, Statement, Store, TileLeaf, Trace, Units,
     check_slice,
 )  # fmt: skip
 
@@ -49,6 +49,10 @@ class Walk:
         """The value of an expression, of `shape`, as buffers hold it."""
         raise NotImplementedError
 
+    def table(self, patterns: np.ndarray) -> np.ndarray:
+        """A table's FP16 patterns as buffers hold them."""
+        return patterns
+
     # ---- order ----
 
     def body(self, nodes, known: dict[str, int]) -> None:
@@ -79,7 +83,10 @@ class Walk:
         marks: dict[str, np.ndarray] = {}
         for buffer in self.trace.buffers.values():
             shape = buffer.logical_shape(self.extents)
-            whole[buffer.name] = inputs[buffer.name] if buffer.role == "in" else np.zeros(shape, dtype)
+            if buffer.role == "table":
+                whole[buffer.name] = self.table(buffer.values(self.extents))
+            else:
+                whole[buffer.name] = inputs[buffer.name] if buffer.role == "in" else np.zeros(shape, dtype)
             marks[buffer.name] = np.full(shape, -1, np.int32)
         # One batch element at a time; a buffer without batch axes is shared by all.
         copies = {name: buffer.copies(self.extents) for name, buffer in self.trace.buffers.items()}
@@ -115,7 +122,7 @@ class Walk:
 
     def read(self, buffer: Buffer, where: tuple[slice, ...], source: Source) -> np.ndarray:
         values, writers = self.view(buffer.name, len(where))
-        if buffer.role != "in" and (writers[where] < 0).any():
+        if buffer.role not in READ_ONLY and (writers[where] < 0).any():
             raise InterpreterError(f"{buffer.name} is read where nothing has been written", source)
         return values[where]
 
