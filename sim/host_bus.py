@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from cocotb.triggers import FallingEdge, Timer
 
+from kohakutpu.host.transport import TransportError
 from kohakutpu.isa.memory import APERTURE_ADDRESS, Aperture
 from kohakutpu.model.host_port import pieces
 from rtl.axi import AxiSignature, Burst, Response
@@ -26,7 +27,7 @@ def is_upload(address: int) -> bool:
     return bool(APERTURE_ADDRESS.get(address, "special")) and aperture in (Aperture.UPLOAD_A, Aperture.UPLOAD_B)
 
 
-class BusError(RuntimeError):
+class BusError(TransportError):
     """The machine answered an access with something else than OKAY."""
 
 

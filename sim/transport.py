@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cocotb.task import resume
 
 from kohakutpu.host.model_transport import POLL_INTERVAL
-from kohakutpu.host.transport import Transport, Unanswered, locate
+from kohakutpu.host.transport import Transport, TransportError, Unanswered, locate
 from kohakutpu.isa import registers
 from kohakutpu.isa.memory import WORD_BYTES
 from kohakutpu.isa.registers import REGISTER_BYTES
@@ -46,10 +48,17 @@ class RtlTransport(Transport):
         return int.from_bytes(self.read_block(address, 8), "little")
 
     def write_block(self, address: int, data: bytes) -> None:
-        self._write(*locate(address, len(data), "write"), data)
+        self._named(f"write of {len(data)} bytes at {address:#x}", self._write, *locate(address, len(data), "write"), data)
 
     def read_block(self, address: int, length: int) -> bytes:
-        return self._read(*locate(address, length, "read"), length)
+        return self._named(f"read of {length} bytes at {address:#x}", self._read, *locate(address, length, "read"), length)
+
+    def _named(self, what: str, access: Callable, *arguments):
+        """Do an access; its failure names the host's address."""
+        try:
+            return access(*arguments)
+        except TransportError as error:
+            raise type(error)(f"{what}: {error}") from error
 
     def pause(self) -> None:
         self.machine.advance(POLL_INTERVAL)

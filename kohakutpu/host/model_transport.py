@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from kohakutpu.model.hang import report
+from collections.abc import Callable
+
+from kohakutpu.model.hang import Hang, report
+from kohakutpu.model.memory import MemoryAccessError
 from kohakutpu.model.system import System
 
-from .transport import Transport, locate
+from .transport import Transport, TransportError, Unanswered, locate
 
 POLL_INTERVAL = 31  # cycles between two polls, as the published control engine has it
 
@@ -31,16 +34,23 @@ class ModelTransport(Transport):
 
     def write_block(self, address: int, data: bytes) -> None:
         window, offset = locate(address, len(data), "write")
-        if window == "control":
-            self.system.host.write_block(offset, data)
-        else:
-            self.system.host.write_memory(offset, data)
+        host = self.system.host
+        write = host.write_block if window == "control" else host.write_memory
+        self._access(f"write of {len(data)} bytes at {address:#x}", lambda: write(offset, data))
 
     def read_block(self, address: int, length: int) -> bytes:
         window, offset = locate(address, length, "read")
-        if window == "control":
-            return self.system.host.read_block(offset, length)
-        return self.system.host.read_memory(offset, length)
+        host = self.system.host
+        read = host.read_block if window == "control" else host.read_memory
+        return self._access(f"read of {length} bytes at {address:#x}", lambda: read(offset, length))
+
+    def _access(self, what: str, access: Callable):
+        try:
+            return access()
+        except MemoryAccessError as error:
+            raise TransportError(f"{what}: {error}") from error
+        except Hang as error:
+            raise Unanswered(f"{what}: {error}") from error
 
     def pause(self) -> None:
         self.system.engine.advance(POLL_INTERVAL)

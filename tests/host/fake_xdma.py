@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-from kohakutpu.host.transport import CONTROL_BASE, MEMORY_BASE, Transport
+from kohakutpu.host.transport import CONTROL_BASE, MEMORY_BASE, Transport, TransportError
 from kohakutpu.host.transports.xdma import GRANULE, LONGEST
 
 from chaos import Harm
@@ -96,7 +96,10 @@ class FakeFiles:
         (buffer,) = buffers
         size, failed = self._start(file, ("c2h_0", "user"), len(buffer), offset)
         base = CONTROL_BASE + offset - self.control if self.files[file] == "user" else offset
-        data = self.inner.read_block(base, -(-size // 8) * 8)
+        try:
+            data = self.inner.read_block(base, -(-size // 8) * 8)
+        except TransportError as error:
+            raise OSError(errno.EIO, str(error)) from error
         buffer[:size] = data[:size]
         if failed:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -107,7 +110,10 @@ class FakeFiles:
         size, failed = self._start(file, ("h2c_0", "user"), len(buffer), offset)
         registers = self.files[file] == "user"
         base = CONTROL_BASE + offset - self.control if registers else offset
-        self.inner.write_block(base, bytes(buffer[: len(buffer) if registers else size]))
+        try:
+            self.inner.write_block(base, bytes(buffer[: len(buffer) if registers else size]))
+        except TransportError as error:
+            raise OSError(errno.EIO, str(error)) from error
         if failed:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return size

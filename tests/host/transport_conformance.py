@@ -92,6 +92,21 @@ def refusals_name_the_address(transport: Transport, machine: Machine):
     return transport.read64(CTRL)
 
 
+def outside_the_memory_is_refused(transport: Transport, machine: Machine):
+    """Wholly, in part, and in an aperture that is not built; the transport goes on, and nothing else has changed.
+
+    Of a block that is outside in part, what lies inside may have been written.
+    """
+    end = MEMORY_BASE + machine.memory.bytes
+    transport.write_block(end - 64, bytes(range(64)))
+    for address in (end - 8, end, MEMORY_BASE + (1 << 39)):
+        with pytest.raises(TransportError, match=f"{address:#x}"):
+            transport.read_block(address, 16)
+        with pytest.raises(TransportError, match=f"{address:#x}"):
+            transport.write_block(address, bytes(16))
+    assert transport.read_block(end - 64, 56) == bytes(range(56)), f"{end - 64:#x}"
+
+
 def time_passes(transport: Transport, machine: Machine):
     """The clock never goes back, and a pause is no access."""
     before = transport.now
@@ -134,6 +149,6 @@ def random_accesses(transport: Transport, machine: Machine):
 
 
 SCRIPTS = (
-    words_and_blocks_agree, nothing_around_a_write_changes, registers_are_what_they_are, refusals_name_the_address, time_passes,
-    a_wait_in_vain_is_reported, a_kernel_runs, random_accesses,
+    words_and_blocks_agree, nothing_around_a_write_changes, registers_are_what_they_are, refusals_name_the_address,
+    outside_the_memory_is_refused, time_passes, a_wait_in_vain_is_reported, a_kernel_runs, random_accesses,
 )  # fmt: skip

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from ..transport import CONTROL_SIZE, MEMORY_SIZE, Transport, TransportError, check_access, locate
+from ..transport import CONTROL_SIZE, MEMORY_SIZE, WORD, Transport, TransportError, check_access, locate
 
 
 class Wrapper(Transport):
@@ -59,17 +59,27 @@ class Mapped(Wrapper):
     def place(self, address: int, length: int, what: str) -> int:
         raise NotImplementedError
 
+    def _access(self, address: int, length: int, what: str, access: Callable):
+        """`access` to where `address` is inside; its failure names the address that was asked for, too."""
+        place = self.place(address, length, what)
+        try:
+            return access(place)
+        except TransportError as error:
+            if place == address:
+                raise
+            raise type(error)(f"{what} of {length} bytes at {address:#x}: {error}") from error
+
     def write64(self, address: int, value: int) -> None:
-        self.inner.write64(self.place(address, 8, "write"), value)
+        self._access(address, WORD, "write", lambda place: self.inner.write64(place, value))
 
     def read64(self, address: int) -> int:
-        return self.inner.read64(self.place(address, 8, "read"))
+        return self._access(address, WORD, "read", self.inner.read64)
 
     def write_block(self, address: int, data: bytes) -> None:
-        self.inner.write_block(self.place(address, len(data), "write"), data)
+        self._access(address, len(data), "write", lambda place: self.inner.write_block(place, data))
 
     def read_block(self, address: int, length: int) -> bytes:
-        return self.inner.read_block(self.place(address, length, "read"), length)
+        return self._access(address, length, "read", lambda place: self.inner.read_block(place, length))
 
 
 class Rebased(Mapped):
@@ -77,8 +87,8 @@ class Rebased(Mapped):
 
     def __init__(self, inner: Transport, *, control: int, memory: int):
         super().__init__(inner)
-        check_access(control, 8, "control window")
-        check_access(memory, 8, "memory window")
+        check_access(control, WORD, "control window")
+        check_access(memory, WORD, "memory window")
         if control < memory + MEMORY_SIZE and memory < control + CONTROL_SIZE:
             raise TransportError(
                 f"the control window at {control:#x} (+{CONTROL_SIZE:#x}) lies in the memory window at {memory:#x} (+{MEMORY_SIZE:#x})"

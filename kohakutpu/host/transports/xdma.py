@@ -92,7 +92,6 @@ class XdmaTransport(Transport):
                 self.resumed += 1
                 attempt += 1
                 if attempt >= ATTEMPTS:
-                    self._failed = what
                     raise failure
                 time.sleep(0.01 * attempt)
 
@@ -116,7 +115,6 @@ class XdmaTransport(Transport):
                 failure = OSError(f"gave {count} bytes of {WORD}, {attempt + 1} times: a user device of 32 bits tears registers")
             self.resumed += 1
             time.sleep(0.01 * attempt)
-        self._failed = what
         kind = Unanswered if isinstance(failure, TimeoutError) else NoTransport
         raise kind(f"{what}: {self.name}_user at {at:#x}: {failure.strerror or failure}") from failure
 

@@ -1,0 +1,140 @@
+"""Gates that another process drives: the conformance suite, and what is said when the simulator stops, hangs or is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kohakutpu.host.model_transport import ModelTransport
+from kohakutpu.host.transport import CONTROL_BASE, MEMORY_BASE, NoTransport, TransportError, Unanswered
+from kohakutpu.host.transports import open_transport
+from kohakutpu.host.transports.opening import SpecError
+from kohakutpu.machine import load
+from kohakutpu.model.system import System
+
+sys.path.insert(0, str(Path(__file__).parent))
+from transport_conformance import SCRIPTS  # noqa: E402
+
+MACHINE = load("mm_mesh")
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 60  # within which a process that should end has ended
+
+
+def members(group):
+    """Processes of a process group that have not ended."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, pgrp = stat.read_text().rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):
+            continue  # ended meanwhile
+        if int(pgrp) == group and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.fixture(scope="module")
+def gates():
+    with open_transport("rtl", MACHINE) as transport:
+        yield transport
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+def test_conformance(gates, script):
+    """The same scripts as for every other transport, with the same results as on the models."""
+    assert script(gates, MACHINE) == script(ModelTransport(System(MACHINE)), MACHINE)
+
+
+def test_accesses_take_the_models_cycles(gates):
+    """Also over a socket: the simulation stands still while nobody asks."""
+    model = ModelTransport(System(MACHINE))
+
+    def cycles(transport):
+        start = transport.now
+        for access in (
+            lambda: transport.read64(CONTROL_BASE),
+            lambda: transport.write_block(CONTROL_BASE + 0x2000, bytes(400)),
+            transport.pause,
+            lambda: transport.read64(CONTROL_BASE + 0x58),
+        ):
+            time.sleep(0.01)
+            access()
+        return transport.now - start
+
+    assert cycles(gates) == cycles(model)
+
+
+def test_a_simulator_that_dies_is_reported_by_name():
+    with pytest.raises(NoTransport) as caught, open_transport("rtl", MACHINE) as transport:
+        transport.write64(MEMORY_BASE + 64, 1)
+        group = transport.pid
+        os.killpg(group, signal.SIGKILL)
+        transport.read64(MEMORY_BASE + 64)
+    text = str(caught.value)
+    assert "lost during a read of 8 bytes at 0x10000000040" in text and "the simulator has ended (status -9)" in text
+    assert caught.value.exit_status == 3 and not members(group)
+
+
+def test_a_simulator_that_hangs_is_ended_and_reported_by_name():
+    with pytest.raises(Unanswered) as caught, open_transport("rtl,timeout=2", MACHINE) as transport:
+        transport.write64(MEMORY_BASE + 64, 1)
+        group, folder = transport.pid, transport.address.parent
+        os.killpg(group, signal.SIGSTOP)
+        transport.read64(MEMORY_BASE + 64)
+    text = str(caught.value)
+    assert "the read of 8 bytes at 0x10000000040 was not answered" in text and "within 2 s" in text and "cycles" in text
+    assert f"the simulator (process group {group}) is still running, and is ended now" in text
+    assert caught.value.exit_status == 4 and not members(group) and not folder.exists()
+
+
+CLIENT = """
+import sys, time
+from kohakutpu.host.transports import open_transport
+from kohakutpu.machine import load
+transport = open_transport("rtl", load("mm_mesh"))
+transport.write64(1 << 40, 1)
+print(transport.pid, transport.address.parent, flush=True)
+while True:
+    transport.pause()
+"""
+
+
+def test_a_client_that_is_killed_leaves_no_simulator():
+    client = subprocess.Popen([sys.executable, "-c", CLIENT], stdout=subprocess.PIPE, text=True)
+    with client:
+        group, folder = client.stdout.readline().split()
+        assert members(int(group)) and Path(folder).exists()
+        client.kill()
+    deadline = time.monotonic() + SECONDS
+    while (members(int(group)) or Path(folder).exists()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not members(int(group)) and not Path(folder).exists()
+
+
+@pytest.mark.parametrize(
+    "spec, faults, error, reason",
+    [
+        ("rtl:vcs", [], SpecError, "rtl:vcs: expected one of verilator, icarus"),
+        ("rtl,speed=2", [], SpecError, "rtl has no option speed"),
+        ("rtl,timeout=never", [], SpecError, "timeout=never: expected a number of seconds"),
+        ("rtl", ["noc-lost-tail"], SpecError, "expected place=name, such as cluster0=lane-tie"),
+        ("rtl:icarus", ["cluster0=no-such"], NoTransport, "did not start .*\n.*cluster0 of mm_mesh has no fault 'no-such'"),
+    ],
+)
+def test_what_cannot_be_started_is_refused(spec, faults, error, reason):
+    with pytest.raises(error, match=reason):
+        open_transport(spec, MACHINE, faults=faults)
+
+
+def test_a_broken_rule_is_heard_at_the_end(monkeypatch):
+    """What the checkers in the gates have seen ends a session as an error, whatever the script thought of it."""
+    transport = open_transport("rtl", MACHINE)
+    monkeypatch.setattr(transport, "_log", lambda: "the job ended, but rules of ports were broken")
+    os.killpg(transport.pid, 0)
+    transport._process.wait = lambda seconds: 1
+    with pytest.raises(TransportError, match="ended badly .status 1.\nthe job ended, but rules"):
+        transport.close()
