@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 from kohakutpu.host.transports.serving import Server
 from kohakutpu.host.transports.simulator import SOCKET, TASK
@@ -45,22 +45,26 @@ def answer(machine, description: Machine, address: tuple[str, int] | Path, engin
     return server.executed
 
 
-def _end_with(lifeline: int, folder: Path) -> None:
+def _end_with(lifeline: int, folder: Path, alone: Event) -> None:
     """Wait for the pipe's end, and leave nothing running."""
     while os.read(lifeline, 1):
         pass
+    alone.set()
     time.sleep(GRACE)
     shutil.rmtree(folder, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
 
 
 def main(folder: Path, lifeline: int) -> int:
-    Thread(target=_end_with, args=(lifeline, folder), daemon=True).start()
+    alone = Event()
+    Thread(target=_end_with, args=(lifeline, folder, alone), daemon=True).start()
     task = pickle.loads((folder / TASK).read_bytes())
     try:
         serve(**task, address=folder / SOCKET, single=True)
     except Exception as error:
         print(error, file=sys.stderr)
+        if alone.wait(1):
+            shutil.rmtree(folder, ignore_errors=True)  # nobody else is left to do it
         return getattr(error, "exit_status", 2)
     return 0
 

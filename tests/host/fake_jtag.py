@@ -54,7 +54,7 @@ class FakeJtag:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._over = False
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def __enter__(self) -> FakeJtag:

@@ -50,9 +50,14 @@ class Server:
         self._last = Reply(0, False, 0.0)
         self._lost = math.inf  # when the session's connection was lost
         self._walked: dict[str, list] = {}
+        self._over, self._stopper = socket.socketpair()
+
+    def stop(self) -> None:
+        """End `run` from another thread, or from a signal handler."""
+        self._stopper.send(b"\0")
 
     def run(self) -> None:
-        """Serve until a `single` session has ended. Raises `SessionLost` when a client does not come back."""
+        """Serve until `stop`, or until a `single` session has ended. Raises `SessionLost` when a client does not come back."""
         with ExitStack() as stack:
             listener = stack.enter_context(listen(self.address))
             listener.setblocking(False)
@@ -60,10 +65,14 @@ class Server:
                 stack.callback(self.address.unlink, missing_ok=True)
             selector = stack.enter_context(selectors.DefaultSelector())
             selector.register(listener, selectors.EVENT_READ)
+            selector.register(stack.enter_context(self._over), selectors.EVENT_READ)
+            stack.callback(self._stopper.close)
             stream: Stream | None = None
             while True:
                 wait = None if self._session is None or stream else max(0.0, self._lost + self.grace - time.monotonic())
                 ready = [key.fileobj for key, _ in selector.select(wait)]
+                if self._over in ready:
+                    return
                 if not ready and stream is None and self._session is not None and time.monotonic() >= self._lost + self.grace:
                     raise SessionLost(
                         f"the client has gone without an end and did not come back within {self.grace:g} s; its last request "
@@ -121,6 +130,8 @@ class Server:
             return f"{self.machine.name} is served here, and not {hello['machine']}"
         if hello["digest"] != wire.machine_digest(self.machine):
             return f"another machine of the name {self.machine.name} is served here: the descriptions differ"
+        if hello["resumes"] and self._session != hello["session"]:
+            return f"the session is not known to this server of {self.machine.name}"
         if self._session not in (None, hello["session"]):
             return f"{self.machine.name} is in use by another client"
         return ""

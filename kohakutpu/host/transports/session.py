@@ -22,6 +22,8 @@ class SessionTransport(Transport):
     """
 
     again_when_late = False
+    _stream: Stream | None = None
+    _given_up = ""
 
     def __init__(self, address: tuple[str, int] | Path, timeout: float):
         self.address = address
@@ -30,8 +32,6 @@ class SessionTransport(Transport):
         self.stale = 0
         self._session = secrets.token_hex(8)
         self._sequence = 0
-        self._stream: Stream | None = None
-        self._given_up = ""
 
     # ---- the protocol ------------------------------------------------------------------------------------
 
@@ -95,6 +95,8 @@ class SessionTransport(Transport):
                 )
             except NoTransport as error:
                 failure = error
+                self._hang_up()
+                break
             except TransportError:
                 raise  # an answer, and whole
             except BaseException:

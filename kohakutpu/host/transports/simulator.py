@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,17 @@ TAIL = 4000  # characters of its log that an error shows
 SOCKET, TASK, LOG = "socket", "task", "log"
 
 
+class SimulationFailed(TransportError):
+    """Every access was answered, and the simulation has a complaint all the same, such as a broken port rule."""
+
+    exit_status = 1
+
+
 class SimulatorTransport(SocketTransport):
     """The gates of `machine` under `simulator`, compiled if they were not; `faults` as `rtl.top.MachineTop` has them.
 
     `waves` is a folder for an FST of everything. Raises `NoTransport` without a checkout, a tool or a simulator that
-    starts, and `TransportError` from `close` when the simulation ended with a complaint.
+    starts, and `SimulationFailed` from `close`.
     """
 
     def __init__(self, machine: Machine, *, simulator: str = "verilator", faults: Mapping[str, str] | None = None,
@@ -55,7 +62,7 @@ class SimulatorTransport(SocketTransport):
             raise
 
     def _start(self) -> None:
-        reading, self._lifeline = os.pipe()
+        reading, lifeline = os.pipe()
         try:
             with open(self._folder / LOG, "wb") as log:
                 # A group of its own, so that a compiler or a simulator that it has started can be ended with it.
@@ -63,8 +70,13 @@ class SimulatorTransport(SocketTransport):
                     [sys.executable, "-m", "sim.server", str(self._folder), str(reading)], cwd=ROOT, pass_fds=[reading],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
                 )  # fmt: skip
+        except BaseException:
+            os.close(lifeline)
+            raise
         finally:
             os.close(reading)
+        # Also for a transport that is dropped without an end.
+        self._finish = weakref.finalize(self, _end, self._process, lifeline, self._folder)
 
     def _wait(self) -> None:
         """Until the simulation listens; a compile takes minutes, and says so."""
@@ -109,15 +121,13 @@ class SimulatorTransport(SocketTransport):
     def _kill(self) -> None:
         self._hang_up()
         if self._process is not None:
-            if self._process.poll() is None:
-                os.killpg(self.pid, signal.SIGKILL)
-            self._process.wait()
-            os.close(self._lifeline)
+            self._finish()
+        else:
+            shutil.rmtree(self._folder, ignore_errors=True)
         self._process = None
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def close(self) -> None:
-        """End the simulation. Raises `TransportError` when it had something to complain about, such as a broken port rule."""
+        """End the simulation."""
         if self._process is None:
             return
         try:
@@ -129,4 +139,13 @@ class SimulatorTransport(SocketTransport):
         finally:
             self._kill()
         if complaint:
-            raise TransportError(complaint)
+            raise SimulationFailed(complaint)
+
+
+def _end(process: subprocess.Popen, lifeline: int, folder: Path) -> None:
+    """Leave nothing of a simulation behind."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    os.close(lifeline)
+    shutil.rmtree(folder, ignore_errors=True)

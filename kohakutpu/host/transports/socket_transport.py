@@ -42,10 +42,10 @@ class SocketTransport(SessionTransport):
         self.walked = {int(at): [tuple(pair) for pair in pairs] for at, pairs in hello["walked"].items()}
         self._knows_progress = hello["progress"] is not None
 
-    def _hello(self) -> dict:
+    def _hello(self, resumes: bool = False) -> dict:
         self._stream = stream = Stream.connect(self.address, self.timeout)
         told = {
-            "protocol": wire.PROTOCOL, "version": wire.VERSION, "session": self._session,
+            "protocol": wire.PROTOCOL, "version": wire.VERSION, "session": self._session, "resumes": resumes,
             "machine": self.machine.name, "digest": wire.machine_digest(self.machine),
         }  # fmt: skip
         wire.send_request(stream, Request(0, Kind.HELLO, payload=json.dumps(told).encode()))
@@ -56,7 +56,10 @@ class SocketTransport(SessionTransport):
         return json.loads(reply.payload)
 
     def _resume(self, what: str) -> int:
-        return self._hello()["last"]
+        try:
+            return self._hello(resumes=True)["last"]
+        except NoTransport as error:
+            raise NoTransport(f"{error}: whether the {what} was done is not known") from error
 
     def _send(self, stream: Stream, message: Request) -> None:
         wire.send_request(stream, message)

@@ -153,8 +153,9 @@ class XdmaTransport(Transport):
         end = start + len(data)
         low, high = start // GRANULE * GRANULE, -(-end // GRANULE) * GRANULE
         # The granules at the ends keep what this write is not about.
-        front = self._read(low, GRANULE, what)[: start - low] if start > low else b""
-        back = self._read(high - GRANULE, GRANULE, what)[end - high :] if end < high else b""
+        ends = {at: self._read(at, GRANULE, what) for at, cut in ((low, start > low), (high - GRANULE, end < high)) if cut}
+        front = ends[low][: start - low] if start > low else b""
+        back = ends[high - GRANULE][end - high :] if end < high else b""
         whole = front + data + back
         for at in range(0, len(whole), LONGEST):
             piece = whole[at : at + LONGEST]
