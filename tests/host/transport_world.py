@@ -85,18 +85,19 @@ class World:
 
 @contextmanager
 def harmed(kind: str, machine: Machine, folder: Path, harm: Harm, seed: int = 1):
-    """A `World` of a transport of that kind; its ledger counts from when the transport is open."""
+    """A `World` of a transport of that kind; harm begins, and its ledger counts, when the transport is open."""
     inner = Ledger(ModelTransport(System(machine)))
     with ExitStack() as stack:
         if kind == "socket":
             stack.enter_context(served(inner, machine, folder / "socket"))
-            proxy = stack.enter_context(Proxy(folder / "socket", harm, seed))
+            proxy = stack.enter_context(Proxy(folder / "socket", Harm(), seed))
             transport, done = SocketTransport(proxy.address, machine), proxy.done
+            proxy.harm = harm
         elif kind == "jtag":
             connect = stack.enter_context(jtag_to(inner, stale=harm.short))
             proxy = stack.enter_context(Proxy(connect.fake.address, Harm(), seed))
             transport, done = connect(proxy.address), proxy.done
-            proxy.harm = harm  # an open link first: it is measured once
+            proxy.harm = harm
         else:
             files = FakeFiles(inner, "/dev/x", harm=harm, seed=seed)
             transport, done = XdmaTransport("/dev/x", files=files), files.done

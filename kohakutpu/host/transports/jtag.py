@@ -97,9 +97,13 @@ class JtagTransport(SessionTransport):
     def _resume(self, what: str) -> int:
         self._stream = Stream.connect(self.address, self.timeout)
         try:
-            return int(self._talk(f"kohakutpu::resume {self._session}"))
-        except (Unanswered, ValueError) as error:
+            result = self._talk(f"kohakutpu::resume {self._session}")
+        except Unanswered as error:
             raise NoTransport(f"{error}: whether the {what} was done is not known") from error
+        while not result.startswith(head := f"session {self._session} "):
+            self.stale += 1
+            result = self._receive()[0]
+        return int(result.removeprefix(head))
 
     def _answer(self, what: str) -> str:
         while True:

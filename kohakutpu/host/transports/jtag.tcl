@@ -9,7 +9,7 @@ namespace eval kohakutpu {
         variable session
         variable last
         if {$id ne $session} { error "session $id is not known here" }
-        return $last
+        return "session $id $last"
     }
     # Request `number` of session `id`: done once, and answered as often as it is asked.
     proc ask {id number args} {

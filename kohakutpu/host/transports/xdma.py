@@ -153,7 +153,8 @@ class XdmaTransport(Transport):
         end = start + len(data)
         low, high = start // GRANULE * GRANULE, -(-end // GRANULE) * GRANULE
         # The granules at the ends keep what this write is not about.
-        ends = {at: self._read(at, GRANULE, what) for at, cut in ((low, start > low), (high - GRANULE, end < high)) if cut}
+        cut = {at for at, inside in ((low, start > low), (high - GRANULE, end < high)) if inside}
+        ends = {at: self._read(at, GRANULE, what) for at in cut}
         front = ends[low][: start - low] if start > low else b""
         back = ends[high - GRANULE][end - high :] if end < high else b""
         whole = front + data + back
