@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from itertools import islice
 
 import numpy as np
 
@@ -34,6 +33,10 @@ def main(args: argparse.Namespace) -> int:
         operands = {name: random.normal(0, 0.3, shape).astype(np.float16) for name, shape in shapes.items()}
         with rounds(kernel.name) as progress:
             simulated = run_model(artifact, machine, operands, progress=progress).run.stages
-    tiles = islice(candidates(kernel, machine, shapes, knobs, args.preq), SHOWN)
-    print(explain(artifact, machine, simulated, list(tiles)))
+    tiles = [
+        tile
+        for place, tile in enumerate(candidates(kernel, machine, shapes, knobs, args.preq))
+        if place < SHOWN or tile.knobs.items() <= artifact.knobs.items()
+    ]
+    print(explain(artifact, machine, simulated, tiles))
     return 0
