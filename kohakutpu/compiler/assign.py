@@ -12,7 +12,7 @@ from kohakutpu.lang.extents import Extents
 from kohakutpu.lang.source import Source
 from kohakutpu.lang.trace import Buffer, BufferLeaf, Contract, SliceLeaf, Store, Trace
 
-from .layouts import KBLOCK, ChannelBias, Entry, Flat, Layout, Quantised, Tile, in_rows
+from .layouts import KBLOCK, ChannelBias, Entry, Flat, Layout, Plane, Quantised, Tile, in_rows
 from .refusals import CompileError
 from .relayout import Need
 from .stages import ClusterStage, Drain, ElementwiseStage, EpilogueStage, Program, RowStage, Sweep
@@ -64,6 +64,7 @@ def assign(
     """
     needs = _Needs(program.buffers, extents)
     written: dict[str, Source] = {}
+    moved = _moved(program)
     statements = trace.statements
     for stage in program.stages:
         if isinstance(stage, ClusterStage):
@@ -73,7 +74,9 @@ def assign(
                         contract: Contract = statements[op.statement]
                         for side, operand, groups in (("A", op.a, op.gm), ("B", op.b, op.gn)):
                             layout = Entry(*needs.shape(operand.buffer), groups, op.nk)
-                            if operand.buffer in preq:
+                            if operand.buffer in moved:
+                                layout = _plane(layout, moved[operand.buffer], operand.buffer in preq, contract)
+                            elif operand.buffer in preq:
                                 layout = Quantised(*needs.shape(operand.buffer), groups, op.nk, side)
                             needs.operand(operand.buffer, layout, contract.source)
                     elif isinstance(op, Drain):
@@ -95,7 +98,8 @@ def assign(
     for name in preq:
         read = [n for n in needs.operands if program.buffers[n].role == "in" and n not in needs.group]
         if name not in read:
-            raise CompileError(f"preq: {name} is not an input that only products read; those are {', '.join(read) or 'none'}")
+            listed = ", ".join(read) or "none"
+            raise CompileError(f"preq: {name} is not an input that only products read; those are {listed}")
     copies: list[Need] = []
     for name in program.buffers:
         members = sorted(needs.group.get(name, {name}), key=list(program.buffers).index)
@@ -121,6 +125,36 @@ def assign(
     return layouts, copies
 
 
+def _moved(program: Program) -> dict[str, int]:
+    """Buffers that products read from rows other than a tile's first, and by how many rows at most."""
+    moved: dict[str, int] = {}
+    for stage in program.stages:
+        if isinstance(stage, ClusterStage):
+            for ops in stage.programs.values():
+                for op in ops:
+                    for operand in (op.a, op.b) if isinstance(op, Sweep) else ():
+                        if operand.shift:
+                            moved[operand.buffer] = max(moved.get(operand.buffer, 0), operand.shift)
+    return moved
+
+
+def _plane(layout: Entry, most: int, preq: bool, contract: Contract) -> Plane:
+    """The order in which an operand can be read from any row on."""
+    name = contract.a.buffer if contract.a.shift else contract.b.buffer
+    if layout.blocks != 1:
+        raise CompileError(
+            f"{name} is read from rows other than a tile's first, which needs nk = 1 (chunks of one block), not "
+            f"{layout.blocks}",
+            contract.source,
+        )
+    if preq:
+        raise CompileError(
+            f"preq: {name} is read from rows other than a tile's first, and MXFP7 in memory holds whole entries",
+            contract.source,
+        )
+    return Plane(layout.rows, layout.columns, layout.groups, most)
+
+
 def _need_tile(needs: _Needs, name: str, store: Store) -> None:
     gm, gn = (axis.per for axis in store.target.axes)
     needs.need(name, Tile(*needs.shape(name), gm, gn), store.source)
@@ -128,6 +162,12 @@ def _need_tile(needs: _Needs, name: str, store: Store) -> None:
 
 def _check_padding(name: str, layout: Layout, written: Mapping[str, Source]) -> None:
     """Elementwise work also writes padding, which in an operand would join in its blocks' scales and products."""
+    if isinstance(layout, Plane) and name in written:
+        raise CompileError(
+            f"{name} is read by a product from rows other than a tile's first, so that rows around it must stay zero, "
+            "and this statement computes it: such an operand is an input",
+            written[name],
+        )
     if isinstance(layout, Entry) and name in written and layout.columns % (KBLOCK * layout.blocks):
         raise CompileError(
             f"{name} is an operand of {layout.columns} columns in chunks of {KBLOCK * layout.blocks}, whose padding "

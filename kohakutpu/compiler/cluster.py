@@ -1,6 +1,7 @@
 """Cluster stages to FILL, GEMM and DRAIN, for clusters that stay busy (docs/planning.md; spec: cluster).
 
 * The FILLs of a sweep stand behind the GEMM before it, so that they run beside its sweep.
+* Where sweeps are shorter than their FILLs, one FILL fetches the chunks of several.
 * What L1 holds is not fetched again (`l1`), and instances are dealt so that operands that are needed again stay.
 * The GEMM that completes a tile emits it, and a fused DRAIN, which waits for the last of it, stands as late as it
   can: a tile leaves beside the sweeps of the next one.
@@ -19,13 +20,14 @@ from kohakutpu.machine import ClusterUnit
 
 from .artifact import BufferImage
 from .l1 import OperandMemory
-from .layouts import ENTRY
+from .layouts import ENTRY, LANE, WORD, Entry
 from .refusals import CompileError
 from .rounds import Item
 from .stages import ClusterStage, Drain, Key, Operand, Send, Sweep
 
 SIGNAL_ON_COMPLETE = 1
 VECTOR_BUFFER = 0
+FILL_LATENCY = 45  # cycles of a FILL beyond those of its entries: the way to memory, its latency, the way back
 
 
 def arrange(stage: ClusterStage, units: Mapping[int, ClusterUnit]) -> list[Key]:
@@ -161,17 +163,31 @@ class _Stream:
         if l1.find(operand) is not None:
             return
         l1.require(operand, entries, source)
-        place = l1.place(operand, entries)
-        if place is None:
-            self._settle()
-            place = l1.place(operand, entries)
-            if place is None:
-                l1.refuse(operand, entries, source)
-        bank, first = place
         image = self.places.images[operand.buffer]
+        run = [operand]
+        if self._waits_for_fills(op) and isinstance(image.layout, Entry):
+            run = l1.following(entries)
+        while (place := l1.place(run, entries)) is None:
+            if len(run) > 1:
+                run = run[: len(run) // 2]
+            elif self.pending is None:
+                l1.refuse(operand, entries, source)
+            else:
+                self._settle()
+        bank, first = place
         address = image.address + operand.copy * image.stride + image.layout.offset(operand.tile, operand.chunk)
+        address += operand.shift * LANE
         preq = int(image.layout.entry_bytes != ENTRY)
-        self.items.append((key, isa.FILL.encode(addr=address, n=entries, sel=side, eoff=first, fbank=bank, preq=preq)))
+        fill = isa.FILL.encode(addr=address, n=entries * len(run), sel=side, eoff=first, fbank=bank, preq=preq)
+        self.items.append((key, fill))
+
+    def _waits_for_fills(self, op: Sweep) -> bool:
+        """Whether a sweep is over before the operands of the next one are there, so that fewer, longer FILLs pay."""
+        fill = 0
+        for operand, groups in ((op.a, op.gm), (op.b, op.gn)):
+            cycles = self.places.images[operand.buffer].layout.entry_bytes // WORD
+            fill += groups * op.nk * cycles + FILL_LATENCY
+        return op.gm * op.gn * op.nk < fill
 
     def _target(self, key: Key, op: Drain | Send) -> dict[str, int]:
         if isinstance(op, Drain):

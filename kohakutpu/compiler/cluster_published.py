@@ -16,6 +16,7 @@ from kohakutpu.lang.source import Source
 from kohakutpu.machine import ClusterUnit
 
 from .artifact import BufferImage
+from .layouts import LANE
 from .refusals import CompileError
 from .stages import ClusterStage, Drain, Key, Operand, Send, Sweep
 
@@ -123,6 +124,7 @@ def _sweep(op: Sweep, l1: _L1, images: Mapping[str, BufferImage], source: Source
         l1.holds[side, bank, first] = operand
         image = images[operand.buffer]
         address = image.address + operand.copy * image.stride + image.layout.offset(operand.tile, operand.chunk)
+        address += operand.shift * LANE
         payloads.append(isa.FILL.encode(addr=address, n=entries, sel=side, eoff=first, fbank=bank))
     (abank, aoff), (bbank, boff) = places
     payloads.append(

@@ -7,8 +7,9 @@ everything. So an operand may replace any other but those of the last sweep, and
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from kohakutpu.isa.cluster import Side
+from kohakutpu.isa.cluster import FILL_LIMIT, Side
 from kohakutpu.lang.source import Source
 from kohakutpu.machine import ClusterUnit
 
@@ -31,6 +32,7 @@ class OperandMemory:
         self._banks: list[list[tuple[int, int, Operand]]] = [[] for _ in range(entries // self.bank_entries)]
         self._places: dict[Operand, tuple[int, int]] = {}
         self._running: Operand | None = None  # what the last sweep may still read
+        self._uses = uses
         self._next: list[int] = [NEVER] * len(uses)  # the use after use n of the same operand
         self._at = 0
         last: dict[Operand, int] = {}
@@ -43,9 +45,25 @@ class OperandMemory:
         """(bank, first entry) of an operand that is held."""
         return self._places.get(operand)
 
-    def place(self, operand: Operand, entries: int) -> tuple[int, int] | None:
-        """(bank, first entry) for an operand that is to be filled; None where the running sweep is in the way."""
-        best, choice = -1, None
+    def following(self, entries: int) -> list[Operand]:
+        """The operand of the next sweep and those of the sweeps after it that lie behind it in memory, chunk by chunk, and
+        are not held: what one FILL can fetch. Each takes `entries`."""
+        first = self._uses[self._at]
+        run = [first]
+        most = min(FILL_LIMIT, self.bank_entries) // entries
+        while len(run) < most and self._at + len(run) < len(self._uses):
+            operand = self._uses[self._at + len(run)]
+            if operand != replace(first, chunk=first.chunk + len(run)) or operand in self._places:
+                break
+            run.append(operand)
+        return run
+
+    def place(self, run: Sequence[Operand], entries: int) -> tuple[int, int] | None:
+        """(bank, first entry) for operands that are to be filled, one behind the other, for the next sweep and those after
+        it; None where the running sweep is in the way, or more than one would replace what is needed before they are."""
+        end = self._at + len(run)
+        best, choice = -1 if len(run) == 1 else end - 1, None
+        each, entries = entries, entries * len(run)
         for bank, regions in enumerate(self._banks):
             for first in self._candidates(regions, entries):
                 soonest = NEVER
@@ -71,10 +89,12 @@ class OperandMemory:
                 del self._due[region[2]]
             else:
                 kept.append(region)
-        kept.append((first, entries, operand))
+        for number, operand in enumerate(run):
+            kept.append((first + number * each, each, operand))
+            self._places[operand] = (bank, first + number * each)
+            self._due[operand] = self._at + number
         kept.sort(key=lambda region: region[0])
         self._banks[bank] = kept
-        self._places[operand] = choice
         return choice
 
     def _candidates(self, regions, entries: int):

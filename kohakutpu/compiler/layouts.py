@@ -14,6 +14,7 @@ import numpy as np
 WORD = 32  # bytes of a memory word, of a sub-tile and of an L1 word
 HALVES = WORD // 2
 ENTRY = 256  # bytes of an operand entry: 4 lanes of 32 K
+LANE = 64  # of one lane
 LANES = 4
 KBLOCK = 32
 
@@ -207,6 +208,53 @@ class Quantised(Entry):
 
 
 @dataclass(frozen=True)
+class Plane(Layout):
+    """An operand whose tiles are read from any row on: [block of 32 K][row][k], so that 4 * groups rows are one run.
+
+    `most` rows of zeros at least follow the last tile (spec: layouts, `ConvEntry`).
+    """
+
+    rows: int
+    columns: int
+    groups: int
+    most: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.rows, self.columns)
+
+    @property
+    def key(self) -> str:
+        return f"plane:{self.groups}+{self.most}"
+
+    @property
+    def entry_bytes(self) -> int:
+        return ENTRY
+
+    @property
+    def held(self) -> int:
+        """Rows in memory."""
+        return _ceil(_ceil(self.rows, LANES * self.groups) + self.most, LANES)
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.columns // KBLOCK)
+
+    @property
+    def halves(self) -> int:
+        return self.chunks * self.held * KBLOCK
+
+    def offset(self, tile: int, chunk: int) -> int:
+        """Byte offset of the run that a FILL of this tile and chunk reads."""
+        return 2 * KBLOCK * (chunk * self.held + tile * LANES * self.groups)
+
+    def arrange(self, array, pad):
+        full = np.full((self.held, self.chunks * KBLOCK), pad, array.dtype)
+        full[: self.rows, : self.columns] = array
+        return full.reshape(self.held, self.chunks, KBLOCK).transpose(1, 0, 2).reshape(-1)
+
+
+@dataclass(frozen=True)
 class Tile(Layout):
     """A result: the instances' tiles one after another, each gm x gn sub-tiles of 4x4 row-major."""
 
@@ -277,7 +325,7 @@ class ChannelBias(Layout):
         return np.repeat(full.reshape(-1, 1, LANES), LANES, axis=1).reshape(-1)
 
 
-_KINDS = {kind.__name__: kind for kind in (Flat, Rows, Entry, Quantised, Tile, ChannelBias)}
+_KINDS = {kind.__name__: kind for kind in (Flat, Rows, Entry, Quantised, Plane, Tile, ChannelBias)}
 
 
 def from_dict(record: dict) -> Layout:

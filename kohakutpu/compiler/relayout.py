@@ -46,7 +46,7 @@ class Need:
 
     @property
     def name(self) -> str:
-        return f"{self.buffer}_{self.layout.groups}x{self.layout.blocks}"
+        return f"{self.buffer}_{self.layout.groups}x{getattr(self.layout, 'blocks', 1)}"
 
 
 def insert(program: Program, needs: Sequence[Need]) -> None:
@@ -60,7 +60,7 @@ def insert(program: Program, needs: Sequence[Need]) -> None:
             raise CompileError(f"a copy of {need.buffer} in another order would be named {need.name}, which exists", need.source)
         original = program.buffers[need.buffer]
         program.buffers[need.name] = Buffer(need.name, "temp", original.shape, original.batched, original.whole, need.source)
-        wanted[need.buffer, need.layout.groups, need.layout.blocks] = need
+        wanted[need.buffer, need.layout.groups, getattr(need.layout, 'blocks', 1)] = need
     stages: list = []
     fresh: set[str] = set()  # copies that hold what their buffer holds
     for stage in program.stages:
@@ -125,6 +125,8 @@ def shape(
 
     Raises CompileError, with what would do, where words of one order do not make words of the other.
     """
+    if not isinstance(target, Entry):
+        raise CompileError(f"{name} would have to be copied into the order {target.key}: such an operand is an input", line)
     if target.columns % KBLOCK and computed:
         raise CompileError(
             f"{name} has {target.columns} columns, and elementwise work computed the {KBLOCK}-column blocks' padding, "

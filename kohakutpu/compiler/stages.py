@@ -30,12 +30,13 @@ Key = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Operand:
-    """One tile and chunk of a buffer, as a FILL fetches it."""
+    """One tile and chunk of a buffer, as a FILL fetches it, `shift` rows further down."""
 
     buffer: str
     copy: int
     tile: int
     chunk: int
+    shift: int = 0
 
 
 @dataclass(frozen=True)
@@ -432,7 +433,7 @@ class _Instance:
         for part in (statement.a, statement.b):
             buffer = builder.buffers[part.buffer]
             tile, chunk = check_slice(part, buffer, builder.extents, event.known, statement.source)
-            operands.append(Operand(part.buffer, self.copy if buffer.batched else 0, tile, chunk))
+            operands.append(Operand(part.buffer, self.copy if buffer.batched else 0, tile, chunk, part.shift))
         accumulator = event.accumulator(statement.accumulator)
         step = self.sweeps.get(accumulator, 0)
         self.sweeps[accumulator] = step + 1

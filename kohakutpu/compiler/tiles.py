@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from kohakutpu.isa import vector
 from kohakutpu.isa.cluster import FILL_LIMIT
 from kohakutpu.lang.extents import Extents
+from kohakutpu.lang.extents import resolve as resolve_extent
 from kohakutpu.lang.kernel import Kernel
 from kohakutpu.lang.source import Source
-from kohakutpu.lang.trace import Contract, Loop, Open, SliceLeaf, Store, TileLeaf, Trace, Units
+from kohakutpu.lang.trace import Contract, Loop, SliceLeaf, Store, TileLeaf, Trace, Units
 from kohakutpu.machine import Machine
 
 from .fusion import span_words
@@ -44,7 +45,8 @@ class Product:
     """One tiling: `products` contractions of M x K with N x K a tile, `batch` times.
 
     `slots` is how many tiles an instance sends to a vector core (0: none), `channels` whether it reads a per-channel
-    operand there. `entry` is the cycles a port needs for an entry of each side.
+    operand there. `entry` is the cycles a port needs for an entry of each side; `moved`: an operand is read from rows
+    other than a tile's first, which needs chunks of one block.
     """
 
     m: int
@@ -55,6 +57,7 @@ class Product:
     slots: int
     channels: bool
     entry: tuple[int, int]
+    moved: bool
     source: Source
 
 
@@ -149,11 +152,12 @@ def products(trace: Trace, extents: Extents, preq: Collection[str] = ()) -> Iter
         fused = [s for s in stores if trace.fuse and not s.expression.is_copy]
         tiles = {leaf.accumulator for s in fused for leaf in s.expression.leaves if isinstance(leaf, TileLeaf)}
         channels = any(isinstance(leaf, SliceLeaf) for s in fused for leaf in s.expression.leaves)
-        opened = sum(isinstance(s, Open) for s in _statements(node.body))
+        moved = any(part.shift for s in contracts for part in (s.a, s.b))
         a, b = (trace.buffers[part.buffer] for part in (contracts[0].a, contracts[0].b))
         (m, k), (n, _) = a.element_shape(extents), b.element_shape(extents)
+        k = resolve_extent(contracts[0].a.axes[1].length, extents.dims)
         entry = tuple(STORED if buffer.name in preq else CONVERTED for buffer in (a, b))
-        yield Product(m, n, k, extents.batch, max(opened, 1), len(tiles), channels, entry, contracts[0].source)
+        yield Product(m, n, k, extents.batch, len(contracts), len(tiles), channels, entry, moved, contracts[0].source)
 
 
 def _units(body) -> Iterator[Units]:
@@ -188,7 +192,7 @@ def choices(tilings: list[Product], machine: Machine, fixed: Mapping[str, int] =
     columns = max(math.ceil(t.n / LANES) for t in tilings)
     a, b = (min(getattr(unit, side) for unit in machine.clusters) for side in ("a_entries", "b_entries"))
     store = min(unit.tiles for unit in machine.clusters)
-    for nk in [fixed["nk"]] if "nk" in fixed else range(1, min(blocks, MOST_CHUNK) + 1):
+    for nk in [fixed["nk"]] if "nk" in fixed else range(1, min(blocks, 1 if any(t.moved for t in tilings) else MOST_CHUNK) + 1):
         chunks = math.ceil(blocks / nk)
         room = [_room(entries, chunks) // nk for entries in (a, b)]
         for gm in [fixed["gm"]] if "gm" in fixed else _groups(rows, room[0]):

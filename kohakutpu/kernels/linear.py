@@ -103,8 +103,8 @@ def linear_add(x=L.In(..., M, K), w=L.In(N, K), r=L.In(..., M, N), y=L.Out(..., 
 
 
 @kernel
-def linear_add_act(x=L.In(..., M, K), w=L.In(N, K), r=L.In(..., M, N), y=L.Out(..., M, N), *, act="relu", gm=8, gn=8, nk=2,
-                   part=8192):  # fmt: skip
+def linear_add_act(x=L.In(..., M, K), w=L.In(N, K), r=L.In(..., M, N), y=L.Out(..., M, N), *, act="relu", gm=8, gn=8,
+                   nk=2, part=8192):  # fmt: skip
     """y = act(x @ w.T + r); act is relu, silu or gelu"""
     t = L.temp(M, N)
     with units(x.tiles(gm), w.tiles(gn)) as (i, j):
@@ -113,8 +113,8 @@ def linear_add_act(x=L.In(..., M, K), w=L.In(N, K), r=L.In(..., M, N), y=L.Out(.
 
 
 @kernel
-def linear_gate_add(x=L.In(..., M, K), w=L.In(N, K), g=L.In(..., M, N), r=L.In(..., M, N), y=L.Out(..., M, N), *, gm=8, gn=8,
-                    nk=2, part=8192):  # fmt: skip
+def linear_gate_add(x=L.In(..., M, K), w=L.In(N, K), g=L.In(..., M, N), r=L.In(..., M, N), y=L.Out(..., M, N), *, gm=8,
+                    gn=8, nk=2, part=8192):  # fmt: skip
     """y = r + g * (x @ w.T)"""
     t = L.temp(M, N)
     with units(x.tiles(gm), w.tiles(gn)) as (i, j):

@@ -120,12 +120,13 @@ class Slice:
 
     Two indices of a two-axis buffer are a tile ([tiles, tiles]) or an operand ([tiles, chunks32]); one index is
     a part of the flat buffer ('parts'), or the columns of a per-channel vector ('tiles' on a one-axis buffer,
-    repeated down every row of the tile it meets).
+    repeated down every row of the tile it meets). An operand moved down by `shift` rows begins so many rows later.
     """
 
     buffer: str
     indices: tuple[Expr, ...]
     axes: tuple[Axis, ...]
+    shift: int = 0
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -346,7 +347,7 @@ def _statements(body: tuple[Node, ...]) -> Iterator[Statement]:
 
 
 def _slice_text(part: Slice) -> str:
-    return f"{part.buffer}[{', '.join(map(str, part.indices))}]"
+    return f"{part.buffer}[{', '.join(map(str, (*part.indices, *([part.shift] if part.shift else []))))}]"
 
 
 def _lines(body: tuple[Node, ...], depth: int) -> Iterator[str]:
@@ -372,7 +373,10 @@ def _lines(body: tuple[Node, ...], depth: int) -> Iterator[str]:
 def check_slice(
     part: Slice, buffer: Buffer, extents: Extents, known: Mapping[str, int], source: Source
 ) -> tuple[int, ...]:
-    """The index values of a slice, refused when one starts past the end of the axis it divides."""
+    """The index values of a slice, refused when one starts past the end of the axis it divides.
+
+    A chunk that is computed from an index, such as `s * x.chunks32(1) + k`, needs an axis of whole chunks.
+    """
     shape = buffer.element_shape(extents)
     lengths = (math.prod(shape),) if part.kinds == ("parts",) else shape
     values = tuple(resolve(index, known) for index in part.indices)
@@ -380,6 +384,13 @@ def check_slice(
         if value < 0 or value * axis.step >= length:
             raise KernelError(
                 f"{_slice_text(part)} reaches index {value} of an axis of {length} elements in steps of {axis.step}",
+                source,
+            )
+    for index, axis in zip(part.indices, part.axes, strict=True):
+        if axis.kind == "chunks32" and not isinstance(index, Index) and resolve(axis.length, known) % axis.step:
+            raise KernelError(
+                f"{_slice_text(part)} computes a chunk of an axis of {resolve(axis.length, known)} elements, which is no "
+                f"multiple of the chunk's {axis.step}",
                 source,
             )
     return values

@@ -73,14 +73,22 @@ class Handle(Elementwise):
         indices = key if isinstance(key, tuple) else (key,)
         name = self.buffer.name
         axes = []
+        shift = 0
+        if len(indices) == 3 and isinstance(indices[2], int) and not isinstance(indices[2], bool):
+            *indices, shift = indices
+            indices = tuple(indices)
+            if shift < 0:
+                raise KernelError(f"{name}[...]: an operand is moved down by rows, and {shift} is negative", here())
         for index in indices:
             found = indices_in(index) if isinstance(index, Expr) else []
             if len(found) != 1:
                 raise KernelError(f"{name}[{index!r}]: expected an index of an open tiling or loop", here())
             active().require_open(found[0])
             axes.append(found[0].axis)
-        part = Slice(name, indices, tuple(axes))
+        part = Slice(name, indices, tuple(axes), shift)
         self._check_kinds(part)
+        if shift and part.kinds != ("tiles", "chunks32"):
+            raise KernelError(f"{name}[...]: only an operand of a product is moved down by rows", here())
         lengths = (self._elements(),) if part.kinds == ("parts",) else self.buffer.shape
         for index, axis, length in zip(indices, axes, lengths, strict=True):
             if isinstance(index, Index) and not same(axis.length, length):
@@ -157,7 +165,7 @@ class Part(Elementwise):
                     f"{side.slice.buffer}: @ takes slices by (tiles, chunks32), not by ({', '.join(side.slice.kinds)})",
                     here(),
                 )
-        a, b = (side.buffer.shape[-1] for side in (self, other))
+        a, b = (side.slice.axes[1].length for side in (self, other))
         if not same(a, b):
             raise KernelError(
                 f"@ contracts the last axes, which differ: {self.slice.buffer} {a}, {other.slice.buffer} {b}", here()

@@ -106,13 +106,18 @@ class Walk:
     # ---- buffers ----
 
     def region(self, part: Slice, known: dict[str, int], source: Source) -> tuple[Buffer, tuple[slice, ...]]:
-        """The buffer and the elements of it that a slice covers, cut at the ends; 'parts' index the flat buffer."""
+        """The buffer and the elements of it that a slice covers, cut at the ends (none, where a shift moves it past
+        them); 'parts' index the flat buffer."""
         buffer = self.trace.buffers[part.buffer]
         shape = buffer.element_shape(self.extents)
         lengths = (math.prod(shape),) if part.kinds == ("parts",) else shape
         values = check_slice(part, buffer, self.extents, known, source)
         spans = (axis.span(value, length) for axis, value, length in zip(part.axes, values, lengths, strict=True))
-        return buffer, tuple(slice(first, last) for first, last in spans)
+        where = tuple(slice(first, last) for first, last in spans)
+        if part.shift:
+            first = min(values[0] * part.axes[0].step + part.shift, shape[0])
+            where = (slice(first, min(first + part.axes[0].step, shape[0])), *where[1:])
+        return buffer, where
 
     def view(self, name: str, dimensions: int) -> tuple[np.ndarray, np.ndarray]:
         values, writers = self.values[name], self.writers[name]

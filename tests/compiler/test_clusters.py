@@ -67,10 +67,11 @@ def test_published_second_weight_has_a_region_of_its_own_and_x_stays(bench):
 
 
 def test_published_chunks_beyond_the_banks_are_fetched_again(bench):
-    """By default, whatever fits L1 stays: only the second weight is fetched for the second accumulator."""
+    """By default, whatever fits L1 stays, and one FILL fetches all chunks of sweeps that would wait for each: x, wg, wu."""
     shape = dict(rows=16, columns=16, depth=256, gm=4, gn=4, nk=2)
     assert names(sequence(compiled(geglu, bench, **shape, options=PUBLISHED))).count("FILL") == 16
-    assert names(sequence(compiled(geglu, bench, **shape))).count("FILL") == 12
+    program = sequence(compiled(geglu, bench, **shape))
+    assert [i.n for i in program if i.op == Op.FILL] == [32] * 3
 
 
 def stream_of(artifact, node, stage=0):
@@ -82,6 +83,23 @@ def stream_of(artifact, node, stage=0):
     ]  # fmt: skip
 
 
+def fetched(stream):
+    """Entries of each side."""
+    return [sum(i.n for i in stream if i.op == Op.FILL and i.sel == side) for side in (0, 1)]
+
+
+def test_chunks_are_fetched_together_where_sweeps_would_wait():
+    """64 sub-tiles of one block are swept before the next 16 entries are there; 512 are not, and their FILLs stay apart."""
+    machine = build_machine(clusters=1)
+    sizes = {}
+    for gm, gn in ((8, 8), (16, 32)):
+        artifact = compile_kernel(matmul, machine, {"a": (4 * gm, 128), "b": (4 * gn, 128)}, {"gm": gm, "gn": gn, "nk": 1})
+        stream = stream_of(artifact, machine.clusters[0].node)
+        check_entries(stream, 512)
+        sizes[gm, gn] = [i.n for i in stream if i.op == Op.FILL]
+    assert sizes == {(8, 8): [32, 32], (16, 32): [16, 32] * 4}
+
+
 def test_a_tile_leaves_beside_the_next_ones_sweeps():
     """Two tiles of four chunks on one cluster: the last GEMM of each emits, its DRAIN only waits, before the next one
     that emits; the second operand stays."""
@@ -89,12 +107,12 @@ def test_a_tile_leaves_beside_the_next_ones_sweeps():
     artifact = compile_kernel(matmul, machine, {"a": (16, 128), "b": (8, 128)}, {"gm": 2, "gn": 2, "nk": 1})
     (node,) = set(artifact.stages[0].nodes.values())
     stream = stream_of(artifact, node)
-    assert names(stream) == (["FILL", "FILL", "GEMM"] * 4 + ["FILL", "GEMM"] * 3 + ["FILL", "DRAIN", "GEMM", "DRAIN"])
+    assert names(stream) == ["FILL"] * 2 + ["GEMM"] * 4 + ["FILL"] + ["GEMM"] * 3 + ["DRAIN", "GEMM", "DRAIN"]
     gemms = [i for i in stream if i.op == Op.GEMM]
     assert [i.emit for i in gemms] == [0, 0, 0, 1] * 2
     drains = [i for i in stream if i.op == Op.DRAIN]
     assert [(i.fuse, i.n, i.addr) for i in drains] == [(1, 4, i.addr) for i in gemms if i.emit]
-    assert {i.sel for i in stream[12:] if i.op == Op.FILL} == {0}
+    assert {i.sel for i in stream[6:] if i.op == Op.FILL} == {0}
 
 
 def test_a_second_drain_of_a_tile_is_explicit(bench):
@@ -111,7 +129,7 @@ def test_a_second_drain_of_a_tile_is_explicit(bench):
 
     program = sequence(compiled(twice, bench, rows=8, columns=8, depth=64, gm=2, gn=2, nk=1))
     assert [(Op(i.op).name, i.emit, i.fuse) for i in program[-4:]] == [
-        ("FILL", 0, 0), ("GEMM", 1, 0), ("DRAIN", 0, 1), ("DRAIN", 0, 0),
+        ("GEMM", 0, 0), ("GEMM", 1, 0), ("DRAIN", 0, 1), ("DRAIN", 0, 0),
     ]  # fmt: skip
 
 
@@ -125,7 +143,7 @@ def test_instances_are_dealt_so_that_operands_stay():
     assert sorted(columns.values(), key=min) == [{0}, {1}]
     for node in columns:
         stream = stream_of(artifact, node)
-        assert [sum(i.op == Op.FILL and i.sel == side for i in stream) for side in (0, 1)] == [8, 2]
+        assert fetched(stream) == [16, 4]
 
 
 def test_what_is_needed_last_is_replaced_first():
@@ -133,8 +151,7 @@ def test_what_is_needed_last_is_replaced_first():
     machine = build_machine(clusters=1, cluster_b_entries=32)
     artifact = compile_kernel(matmul, machine, {"a": (16, 320), "b": (16, 320)}, {"gm": 2, "gn": 4, "nk": 1})
     (node,) = set(artifact.stages[0].nodes.values())
-    fills = [i for i in stream_of(artifact, node) if i.op == Op.FILL and i.sel == 1]
-    assert len(fills) == 12
+    assert fetched(stream_of(artifact, node))[1] == 12 * 4
 
 
 def test_what_an_earlier_instance_left_is_kept_on_its_cluster():
@@ -142,11 +159,12 @@ def test_what_an_earlier_instance_left_is_kept_on_its_cluster():
     machine = build_machine(clusters=1)
     shapes = {"a": (8, 64), "b": (32, 64)}
     knobs = {"gm": 2, "gn": 2, "nk": 1}
-    fills = {
-        lowering: compile_kernel(matmul, machine, shapes, knobs, Options(lowering)).kinds()["FILL"]
+    (node,) = (unit.node for unit in machine.clusters)
+    entries = {
+        lowering: fetched(stream_of(compile_kernel(matmul, machine, shapes, knobs, Options(lowering)), node))
         for lowering in ("default", "published")
     }
-    assert fills == {"default": 2 + 8, "published": 8 + 8}
+    assert entries == {"default": [4, 16], "published": [16, 16]}
 
 
 def check_entries(program, entries):
@@ -159,12 +177,12 @@ def check_entries(program, entries):
         if i.op == Op.FILL:
             places = [(i.fbank << 8 | (i.eoff + n) % 256) % entries for n in range(i.n)]
             assert not running[i.sel] & set(places), "a FILL overlaps a running sweep"
-            held[i.sel] |= {place: (i.addr, n) for n, place in enumerate(places)}
+            held[i.sel] |= {place: i.addr + 256 * n for n, place in enumerate(places)}
         elif i.op == Op.GEMM:
             for side, (groups, bank, first) in enumerate(((i.gm, i.abank, i.aoff), (i.gn, i.bbank, i.boff))):
                 places = [(bank << 8 | (first + n) % 256) % entries for n in range(groups * i.nk)]
                 found = [held[side][place] for place in places]
-                assert len({addr for addr, _ in found}) == 1 and [n for _, n in found] == list(range(len(places)))
+                assert found == [found[0] + 256 * n for n in range(len(places))]
                 running[side] = set(places)
             emits = i.emit
         elif emits or not i.fuse:
@@ -183,8 +201,9 @@ def test_no_fill_touches_a_running_sweep(entries, depth):
 
 def test_the_replay_notices_a_wrong_region():
     machine = build_machine(clusters=1)
-    artifact = compile_kernel(matmul, machine, {"a": (8, 64), "b": (8, 64)}, {"gm": 2, "gn": 2, "nk": 1})
+    artifact = compile_kernel(matmul, machine, {"a": (64, 64), "b": (128, 64)}, {"gm": 16, "gn": 32, "nk": 1})
     (stream,) = programs(artifact, 0).values()
+    check_entries(stream, 512)
     with pytest.raises(AssertionError, match="overlaps a running sweep"):
         check_entries([i._replace(eoff=0) if i.op == Op.FILL else i for i in stream], 512)
     with pytest.raises(KeyError):

@@ -92,7 +92,7 @@ def test_wrong_data_is_refused(data, reason):
 def test_wrong_images_and_records_are_refused():
     with pytest.raises(LayoutError, match="expected 32 bytes, got 31"):
         Tile(4, 4, 1, 1).unpack(bytes(31))
-    with pytest.raises(LayoutError, match="kind 'Conv' is none of Flat, Rows, Entry, Quantised, Tile, ChannelBias"):
+    with pytest.raises(LayoutError, match="kind 'Conv' is none of Flat, Rows, Entry, Quantised, Plane, Tile, ChannelBias"):
         layouts.from_dict({"kind": "Conv"})
     with pytest.raises(LayoutError, match=r"fields \['gm'\] are not"):
         layouts.from_dict({"kind": "Tile", "gm": 1})
