@@ -38,7 +38,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=6, metavar="N", help="repetitions of the last step (default 6)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of random data and operands (default 1)")
     parser.add_argument(
-        "--timeout", type=float, metavar="T", help="bound of each wait, in cycles or, on a board, seconds"
+        "--timeout", type=number, metavar="T", help="bound of each wait, in cycles or, on a board, seconds"
     )
     parser.add_argument(
         "--fault", action="append", default=[], metavar="NAME", help="plant a fault in a simulated machine (repeatable)"
@@ -46,6 +46,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say which steps would run, and touch nothing")
     parser.add_argument("--report", type=Path, metavar="FILE.json", help="write every verdict and measurement")
     parser.add_argument("--page", type=Path, metavar="FILE.html", help="write the report as a page for people")
+
+
+def number(text: str) -> int | float:
+    """A number as it was written: cycles are whole."""
+    return int(text) if text.isdecimal() else float(text)
 
 
 def dry_run(args: argparse.Namespace, machine) -> int:
@@ -62,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
         raise ArgumentError(f"--runs {args.runs}: at least 2, or there is nothing to compare")
     if args.seed < 0:
         raise ArgumentError(f"--seed {args.seed}: a seed is not negative")
-    if args.timeout is not None and args.timeout <= 0:
+    if args.timeout is not None and not args.timeout > 0:
         raise ArgumentError(f"--timeout {args.timeout:g}: expected more than 0")
     check_outputs([path for path in (args.report, args.page) if path])
     if args.dry_run:

@@ -332,6 +332,15 @@ def flit_to_another(machine):
     return transport
 
 
+def hanging(machine):
+    """The first unit still waits for something of before."""
+    transport = Tampered(machine)
+    unit = transport.system.units[machine.units[0].node]
+    value = unit.control_value
+    unit.control_value = lambda index, now: value(index, now) | (1 << 63 if index == 1 else 0)
+    return transport
+
+
 def no_door(machine):
     raise NoTransport("127.0.0.1:5570: connection refused")
 
@@ -369,6 +378,7 @@ FAILURES = [
         machine, agent=dataclasses.replace(machine.agent, x=0, y=1, own_endpoint=False))), "identity", REFUSED,
      "does not receive at (1,1), as described; it does at (0,1)", None),
     ("unknown version", "quad", unit_with(version=3), "identity", REFUSED, "vector core at (1,0): version 0x03", None),
+    ("unit hangs", "quad", hanging, "identity", NO_ANSWER, "vector core at (1,0) is busy, 0 instructions queued", None),
     ("no unit answers", "quad", without_units, "identity", NO_ANSWER, "none of the 8 described units", None),
     ("missing unit", "quad", another(**VECTORS_GONE), "enumerate", NO_ANSWER, "missing: vector core at (1,0)", None),
     ("missing port", "quad", another(**PORT_GONE), "enumerate", NO_ANSWER, "missing: memory port at (0,2)", None),

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from kohakutpu.isa import registers
 from kohakutpu.isa.flit import Flit
+from kohakutpu.isa.signals import ControlIndex
 
-from ..capabilities import VERSION, Capabilities, expected, kind_name
+from ..capabilities import VERSION, Capabilities, Status, expected, kind_name
 from ..discovery import find_agent, hears, sweep, unit_answers
 from ..driver import ASKED, NoAnswer
 from .board import Board, NotThisMachine, WrongAnswer, place
@@ -41,8 +42,19 @@ def whereabouts(board: Board, facts: dict) -> None:
     raise NotThisMachine(f"the agent does not receive at {place(board.agent)}, as described; it does at {found}", facts)
 
 
+def at_rest(board: Board, there: Mapping[int, Capabilities], facts: dict) -> None:
+    """No unit is at work: nothing was sent to one, so what is busy hangs from before."""
+    for at, caps in there.items():
+        status = Status.decode(board.driver.control(at, ControlIndex.STATUS, agent=board.agent))
+        if status.busy or status.space != caps.inst_depth:
+            text = f"the {caps.name} at {place(at)} is busy, {caps.inst_depth - status.space} instructions queued, and nothing"
+            raise board.stopped(
+                f"{text} was sent to it: something of before still hangs, and only a reset helps", facts
+            )
+
+
 def identity(board: Board) -> dict:
-    """CAPS has the described shape, the agent is in its place, and every unit that answers is of the known version."""
+    """CAPS has the described shape, the agent is in its place, units that answer are of the known version and at rest."""
     facts: dict = {}
     shape(board, facts)
     whereabouts(board, facts)
@@ -65,6 +77,7 @@ def identity(board: Board) -> dict:
         raise NotThisMachine(
             f"units of a version that this driver does not know, {VERSION:#04x} is: {'; '.join(wrong)}", facts
         )
+    at_rest(board, there, facts)
     return facts
 
 
