@@ -1,4 +1,4 @@
-"""The bring-up ladder on the gates: the same verdicts and bytes as on the models, the mover's absence said by name.
+"""The bring-up ladder on the gates: verdicts, measurements and cycles as on the models, the mover's absence by name.
 
 The command is the same but for `--transport`, as it would be on a board.
 """
@@ -20,39 +20,39 @@ def report(transport, machine, folder, *options):
     return status, json.loads(path.read_text())
 
 
-def digests(facts):
-    """Every sha256 in a step's facts, in order, wherever it is."""
-    found = []
-    for name, fact in facts.items():
-        found += [fact] if name == "sha256" else digests(fact) if isinstance(fact, dict) else []
-    return found
+def same(model, gates):
+    """Both passed every step, with equal measurements and cycles; only a mover may be missing."""
+    for step, other in zip(model["steps"], gates["steps"], strict=True):
+        if step["step"] == "mover" and other["verdict"] == "not present":
+            assert step["verdict"] == "passed" and "no memory mover" in other["text"]
+        else:
+            assert step == other
+    assert [step["step"] for step in gates["steps"]] == NAMES
+
+
+def test_gates_answer_as_the_models_do(tmp_path):
+    options = ("--from", "enumerate", "--until", "unit")
+    (ours, model), (theirs, gates) = (report(way, "mm_mesh", tmp_path, *options) for way in ("model", "rtl"))
+    assert ours == theirs == 0
+    same(model, gates)
+    assert [step["verdict"] for step in model["steps"]] == ["not run"] * 3 + ["passed"] * 5 + ["not run"] * 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", ["mm_mesh", "quad"])
-def test_gates_climb_as_the_models_do(machine, tmp_path, capsys):
-    (ours, model), (theirs, gates) = (report(transport, machine, tmp_path) for transport in ("model", "rtl"))
+def test_the_whole_ladder(machine, tmp_path, capsys):
+    (ours, model), (theirs, gates) = (report(way, machine, tmp_path) for way in ("model", "rtl"))
     assert ours == theirs == 0
-    for step, other in zip(model["steps"], gates["steps"], strict=True):
-        if step["step"] == "mover":
-            assert (step["verdict"], other["verdict"]) == ("passed", "not present") and "no memory mover" in other[
-                "text"
-            ]
-            continue
-        assert step["verdict"] == other["verdict"] == "passed"
-        assert digests(step["facts"]) == digests(other["facts"])
-        assert bool(digests(step["facts"])) == (step["number"] > NAMES.index("flit") + 1)
-    assert [step["step"] for step in gates["steps"]] == NAMES
+    same(model, gates)
+    assert {step["verdict"] for step in model["steps"]} == {"passed"}
     with capsys.disabled():
-        pairs = zip(model["steps"], gates["steps"], strict=True)
-        same = sum(step["elapsed"] == other["elapsed"] for step, other in pairs)
-        print(f"\n{gates['summary']}; {same} of {len(NAMES)} steps take the same cycles as on the models")
+        cycles = sum(step["elapsed"] for step in gates["steps"])
+        print(f"\n{gates['summary']}; {cycles:,} cycles, each step's as on the models")
 
 
 @pytest.mark.slow
-def test_a_fault_of_the_gates_shows_in_its_step(tmp_path, capsys):
+def test_a_fault_of_the_gates_shows_in_its_step(tmp_path):
     status, record = report("rtl", "mm_mesh", tmp_path, "--fault", "cluster0=lane-tie", "--from", "unit")
-    assert status == 1 and record["exit_status"] == 1
-    failed = [step["step"] for step in record["steps"] if step["verdict"] == "wrong answer"]
-    assert failed and failed[0] in ("unit", "all-units", "kernel", "repeat")
-    assert "elements differ" in next(step["text"] for step in record["steps"] if step["step"] == failed[0])
+    assert status == record["exit_status"] == 1
+    (failed,) = [step for step in record["steps"] if step["verdict"] == "wrong answer"]
+    assert failed["step"] in ("unit", "all-units", "kernel") and "elements differ" in failed["text"]
