@@ -57,7 +57,7 @@ class Recording:
 
 
 def digest(program: Program) -> str:
-    """The SHA-256 of what a kernel says, wherever it stands: 16 hex digits."""
+    """The SHA-256 of what a kernel says, wherever it stands: 16 hex digits. Fields at their defaults say nothing."""
     numbers: dict[int, int] = {}
 
     def text(value) -> str:
@@ -72,7 +72,8 @@ def digest(program: Program) -> str:
         if isinstance(value, tuple):
             return f"({','.join(map(text, value))})"
         if is_dataclass(value) and hasattr(value, "at"):
-            return f"{type(value).__name__}({','.join(text(getattr(value, f.name)) for f in fields(value))})"
+            told = [(f.name, getattr(value, f.name)) for f in fields(value) if getattr(value, f.name) != f.default]
+            return f"{type(value).__name__}({','.join(f'{name}={text(part)}' for name, part in told)})"
         if isinstance(value, FunctionType):
             return str(value)
         return repr(value)

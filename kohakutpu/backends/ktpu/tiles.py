@@ -137,10 +137,11 @@ class TileTarget(KtpuTarget):
             self.refuse(f"{node.verb}: the cluster's epilogue sees an element's value, not where it is", node.at)
         return act(node, waves, tile, *rest)
 
-    def splat(self, node, waves, tile: Tile, value: Floats) -> Tile:
+    def splat(self, node, waves, tile: Tile, value) -> Tile:
         """Zero, where an accumulator begins."""
         for wave in waves:
-            if tile.kind.use != Use.ACCUMULATOR or value.waves[wave] != ("c", 0):
+            zero = isinstance(value, Floats) and value.waves[wave] == ("c", 0)
+            if tile.kind.use != Use.ACCUMULATOR or not zero:
                 self.refuse("tile.splat: only an accumulator begins so, at zero", node.at)
             tile.waves[wave] = Held()
         return tile

@@ -110,13 +110,16 @@ def buffers(kernel, arguments: list) -> list:
     ]
 
 
-def launch(kernel, kind: str, stream) -> None:
-    """Launch a kernel on data of a kind, and hold what it wrote against the oracle. Raises AssertionError."""
+def launch(kernel, kind: str, stream, oracle: bool = True) -> None:
+    """Launch a kernel on data of a kind, and hold what it wrote against the oracle. Raises AssertionError.
+
+    `oracle` is False for a back end with arithmetic of its own, which numpy does not have.
+    """
     case = made(kernel, kind)
     arguments = buffers(kernel, case["arguments"])
     kernel.launch(stream, grid=case["grid"], block=case["block"], shared_bytes=case.get("shared_bytes"))(*arguments)
     names = [parameter.name for parameter in kernel.program.kernel.parameters]
-    for name, expected in case.get("expect", {}).items():
+    for name, expected in case.get("expect", {}).items() if oracle else ():
         buffer, what = arguments[names.index(name)], f"{kernel.name} on {kind} data: {name}"
         found = held(buffer.element, buffer.download())
         expected = np.asarray(expected).ravel()
