@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help env sim lockstep rtl synth test test-models nightly regress golden bench sweep ci clean
+.PHONY: help env sim lockstep rtl synth test test-models nightly regress golden bench sweep ci bitstream clean
 
 help:
 	@echo 'make env                               set up .venv'
@@ -24,6 +24,7 @@ help:
 	@echo 'make regress [SEED=number]             the long regressions of the RTL alone, ten times the random traffic'
 	@echo 'make golden [GOLDEN=dir]               every golden vector in a directory'
 	@echo 'make bench                             benchmarks'
+	@echo 'make bitstream [MACHINE=mm_min] [BOARD=ulx3s_85f]   an FPGA bitstream with open tools, in build/bitstream'
 	@echo 'make ci [CI_ARGS="-- pytest arguments"]    the test suite with one JUnit report, in build/ci'
 	@echo 'make sweep SPEC=file.yaml [SCHEDULER=tcp://host:port] [RESUME=1]   a kernel over shapes, knobs, machines, seeds'
 	@echo 'make clean                             remove the environment and everything built'
@@ -35,10 +36,10 @@ $(READY): pyproject.toml constraints.txt
 	@rm -rf $(VENV)
 	@echo 'setting up $(VENV)'
 	@if $(PYTHON) -m venv $(VENV) >/dev/null 2>&1; then \
-	    $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,rtl,sweep]'; \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,rtl,sweep,fpga]'; \
 	elif $(PYTHON) -m pip --version >/dev/null 2>&1; then \
 	    rm -rf $(VENV) && $(PYTHON) -m venv --without-pip $(VENV) && \
-	    $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,rtl,sweep]'; \
+	    $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,rtl,sweep,fpga]'; \
 	else \
 	    echo 'error: $(PYTHON) has neither venv nor pip; install python3-venv (Debian) or set PYTHON=' >&2; exit 2; \
 	fi
@@ -84,6 +85,13 @@ bench: $(READY)
 	@$(BIN)/python benchmarks/rtl_speed.py
 	@$(BIN)/python benchmarks/xpu.py
 	@$(BIN)/python benchmarks/xpu_reference.py
+
+BOARD ?= ulx3s_85f
+bitstream: MACHINE = mm_min
+bitstream: $(READY)
+	@mkdir -p build/bitstream
+	@rm -rf build/bitstream/$(MACHINE)-$(BOARD)
+	@$(BIN)/kohakutpu build $(MACHINE) --board $(BOARD) -o build/bitstream/$(MACHINE)-$(BOARD)
 
 ci: $(READY)
 	@$(BIN)/kohakutpu ci -o build/ci $(CI_ARGS)

@@ -28,6 +28,7 @@ from .merge import merge
 from .mesh import Mesh
 from .orchestrator import Orchestrator
 from .vector import VectorCore
+from .vector_memory import L1
 
 TOP = "kohakutpu"
 DIGEST_LABEL = "sha256 of the text below this header: "
@@ -97,11 +98,13 @@ class MachineTop(wiring.Component):
 
     `links` maps each link's name to its sender's interface, `endpoints` each endpoint's to the component, `engines` holds
     the memory engines by port. `faults` plants faults: {name of a router (`r21`), an endpoint, `agent` or `window`: fault of
-    a block there}. Raises `MachineError` for a compile-only machine, `CannotBuild` for errata that the gates do not
-    reproduce and for a fault that is not there.
+    a block there}. `l1` is what vector cores have as L1, for block RAM that cannot be the usual one. Raises
+    `MachineError` for a compile-only machine, `CannotBuild` for errata that the gates do not reproduce and for a fault
+    that is not there.
     """
 
-    def __init__(self, machine: Machine, *, agent: str = "orchestrator", faults: Mapping[str, str] | None = None):
+    def __init__(self, machine: Machine, *, agent: str = "orchestrator", faults: Mapping[str, str] | None = None,
+                 l1: type[L1] = L1):  # fmt: skip
         if agent not in AGENTS:
             raise ValueError(f"agent {agent!r}: {' or '.join(map(repr, AGENTS))} is expected")
         if machine.errata - ERRATA:
@@ -111,6 +114,7 @@ class MachineTop(wiring.Component):
             )
         self.machine = machine
         self.agent = agent
+        self.l1_kind = l1
         routers = {f"r{x:x}{y:x}": (x, y) for y in range(1, machine.ny + 1) for x in range(1, machine.nx + 1)}
         self.planted = planted_faults(machine, agent, routers, faults or {})
         broken = {at: self.planted[name]["fault"] for name, at in routers.items()}
@@ -148,7 +152,7 @@ class MachineTop(wiring.Component):
         if isinstance(unit, ClusterUnit):
             return Cluster(**place, **size_parameters(unit), **self.planted[name])
         errata = self.machine.errata
-        return VectorCore(**place, **size_parameters(unit), errata=errata, **self.planted[name])
+        return VectorCore(**place, **size_parameters(unit), errata=errata, l1=self.l1_kind, **self.planted[name])
 
     def elaborate(self, platform):
         m = Module()

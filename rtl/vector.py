@@ -73,11 +73,12 @@ class VectorCore(wiring.Component):
     """A vector core at (`x`, `y`) bound to the memory port at `port`; sizes as `machine.VectorUnit` has them.
 
     `errata` names those of `ERRATA` that it reproduces (`kohakutpu.errata`). `fault` is a name of `FAULTS`, or a signal
-    that chooses one while the core runs: 0 for none, else its position from 1 on. Members: `in_link`, `out_link`.
+    that chooses one while the core runs: 0 for none, else its position from 1 on. `l1` is the kind of its L1. Members:
+    `in_link`, `out_link`.
     """
 
     def __init__(self, *, x: int, y: int, port: tuple[int, int], l1_words: int, inst_depth: int, recv_depth: int,
-                 errata: Collection[str] = (), fault: str | Value | None = None):  # fmt: skip
+                 errata: Collection[str] = (), fault: str | Value | None = None, l1: type[L1] = L1):  # fmt: skip
         power_of_two("VectorCore", 64, 512, l1_words=l1_words)
         if unknown := set(errata) - ERRATA:
             raise TypeError(f"VectorCore has no errata {', '.join(sorted(unknown))}; there are: {', '.join(sorted(ERRATA))}")
@@ -85,6 +86,7 @@ class VectorCore(wiring.Component):
         self.at = {"x": x, "y": y}
         self.port = port
         self.l1_words = l1_words
+        self.l1_kind = l1
         self.depths = {"inst_depth": inst_depth, "recv_depth": recv_depth}
         self.errata = frozenset(errata)
         super().__init__({"in_link": In(LinkSignature()), "out_link": Out(LinkSignature())})
@@ -117,7 +119,7 @@ class VectorCore(wiring.Component):
         m.submodules.lanes = lanes = Lanes(exp2_wrap="exp2-wrap" in self.errata, **self._bug("lanes"))
         m.submodules.registers = registers = Registers(**self._bug("registers"))
         m.submodules.tree = tree = ReductionTree(**self._bug("tree"))
-        m.submodules.l1 = l1 = L1(words=self.l1_words, **self._bug("l1"))
+        m.submodules.l1 = l1 = self.l1_kind(words=self.l1_words, **self._bug("l1"))
         m.submodules.fill = fill = FillEngine(**sizes, port=self.port, **self._bug("fill"))
         m.submodules.drain = drain = DrainEngine(**sizes, port=self.port, **self._bug("drain"))
         m.submodules.receiver = receiver = Receiver(

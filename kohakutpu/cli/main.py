@@ -14,10 +14,10 @@ from kohakutpu import __version__
 
 COMMANDS = (
     "compile", "explain", "run", "sim", "lockstep", "fuzz", "view", "report", "disasm", "asm", "machine", "errata", "golden",
-    "rtl", "synth", "xpu", "bringup", "sweep", "ci",
+    "rtl", "synth", "xpu", "bringup", "sweep", "ci", "build",
 )  # fmt: skip
 
-OURS = ("kohakutpu", "rtl", "sim")  # packages whose errors say enough without a traceback
+OURS = ("kohakutpu", "rtl", "sim", "fpga")  # packages whose errors say enough without a traceback
 
 OK, WRONG, REFUSED, NO_TRANSPORT, NO_ANSWER = range(5)
 STOPPED = 130  # by Ctrl-C, as shells have it
