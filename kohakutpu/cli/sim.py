@@ -3,7 +3,8 @@
 The machine is its cycle models, its gates in a simulator, or both: then the images of all three must be equal.
 
 On a machine with clusters and vector cores: the fused `linear_silu` (32x64 @ 32x64, gm = gn = 8) and its staged
-twin. On one without vector cores the plain matrix product, since an epilogue has nowhere to run.
+twin. On one without vector cores the plain matrix product, since an epilogue has nowhere to run; on one without clusters
+an elementwise kernel.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def cases(machine: Machine) -> list[tuple[str, str, dict[str, object], dict[str,
     if machine.clusters:
         print(f"{machine.name} has no vector core: running the plain matrix product")
         return [("plain", f"{LINEAR}:matmul", tile, {"a": "x.npy", "b": "w.npy"})]
-    raise ArgumentError(f"{machine.name} has no cluster: the example kernels are matrix products")
+    print(f"{machine.name} has no cluster: running an elementwise kernel")
+    return [("plain", "kohakutpu.kernels.elementwise:silu", {}, {"x": "x.npy"})]
 
 
 def run_engines(args: argparse.Namespace, artifact: Artifact, machine: Machine, operands: dict, title: str) -> Iterator[tuple]:

@@ -38,11 +38,11 @@ PUBLISHED = {
 # maps of which only the counts are known: ports, clusters, vector cores
 COUNTED = {"2x4": (4, 8, 8), "4x2": (2, 4, 10), "4x2_4+4": (4, 4, 4), "4x4": (4, 8, 12), "4x5": (4, 8, 16)}
 MESHES = [name for name in list_machines() if name != "seed_case"]
-SHIPS = [name for name in MESHES if name not in ("mm_mesh", "mm_mesh_links", "quad", "uneven")]
+SHIPS = [name for name in MESHES if name not in ("mm_mesh", "mm_mesh_links", "mm_min", "quad", "uneven")]
 
 
 def test_nothing_ships_untested():
-    assert sorted([*PUBLISHED, *COUNTED, "quad", "seed_case", "uneven"]) == list_machines()
+    assert sorted([*PUBLISHED, *COUNTED, "mm_min", "quad", "seed_case", "uneven"]) == list_machines()
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -68,6 +68,12 @@ def test_quad():
     assert [machine.site_kind(*unit.xy) for unit in machine.clusters] == ["local"] * 4
     assert [machine.site_kind(*unit.xy) for unit in machine.vectors] == ["edge"] * 4
     assert len(machine.ports) == 2
+
+
+def test_mm_min():
+    """What small boards hold: one vector core, and memory that fits block RAM."""
+    machine = load("mm_min")
+    assert (len(machine.ports), len(machine.clusters), len(machine.vectors), machine.memory.bytes) == (1, 0, 1, 64 << 10)
 
 
 def test_uneven():
