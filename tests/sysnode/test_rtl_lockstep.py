@@ -18,6 +18,7 @@ from kohakutpu.noc.trace import Event, Trace, Transfer
 SILU = "kohakutpu.kernels.linear:linear_silu"
 MACHINE = load("mm_mesh")
 FUSED = (SILU, "--in", f"x={EXAMPLES / 'x.npy'}", "--in", f"w={EXAMPLES / 'w.npy'}")
+SMALL = (SILU, "--shape", "x=8x32", "--shape", "w=8x32", "--knob", "gm=2", "--knob", "gn=2", "--knob", "nk=1")
 EQUAL = re.compile(r"(\w+) on (\S+): ([\d,]+) events, 0 differing, ([\d,]+) cycles both")
 
 
@@ -128,8 +129,8 @@ def test_waves_are_of_the_window_that_was_asked_for(lockstep, tmp_path, simulato
 
 def test_a_window_behind_the_end_is_refused(lockstep, tmp_path):
     words = ("--simulator", "icarus", "--waves", tmp_path / "waves", "--window", "90000:90001")
-    status, _, err = lockstep(*FUSED, *words)
-    assert status == 2 and "--window 90000:90001: the run ended with cycle 22" in err
+    status, _, err = lockstep(*SMALL, *words)
+    assert status == 2 and re.search("--window 90000:90001: the run ended with cycle [1-9][0-9]{2,3}$", err.strip())
 
 
 @pytest.mark.parametrize("window", ["5", "5:", "7:3", "-1:4", "a:b"])
