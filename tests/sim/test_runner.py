@@ -3,6 +3,7 @@
 import textwrap
 
 import pytest
+from pywellen import Waveform
 
 from sim import runner
 from sim.runner import BenchError
@@ -94,6 +95,23 @@ def test_a_seed_repeats_a_run(bench, counter):
         log = (counter[0] / "seeded.log").read_text()
         drawn.append([line for line in log.splitlines() if "drew" in line])
     assert drawn[0] and drawn[0] == drawn[1] != drawn[2]
+
+
+@pytest.mark.parametrize("window", [(), (21_000, 25_999)], ids=["all", "window"])
+def test_waves_are_of_the_whole_run_or_of_a_window(counter, tmp_path, window):
+    """The counter's clock ticks every 2,000 ps; Icarus notes values of time 0, too, and X outside of the window."""
+    (tmp_path / "bench_waves.py").write_text(HEADER + GOOD.replace("10", "100"))
+    folder = runner.build(COUNTER, top="counter", simulator=counter[1], waves=True)
+    path = tmp_path / "waves.fst"
+    runner.run(
+        folder, top="counter", simulator=counter[1], module="bench_waves", search=[tmp_path], seed=1, waves=True, wave_file=path,
+        plusargs=[f"+{name}={time}" for name, time in zip(("waves_from", "waves_to"), window)],
+    )  # fmt: skip
+    (clk,) = [var for var in Waveform(str(path)).all_vars() if var.full_name == "counter.clk"]
+    times = [time for time, value in clk.signal if isinstance(value, int) and time]
+    first, last = window or (1_000, 204_000)
+    assert times[0] in range(first, first + 1001) and times[-1] in range(last - 1001, last + 1001)
+    assert len(times) == pytest.approx((last - first) / 1000, abs=2)
 
 
 def test_verilog_that_does_not_compile_is_reported(counter):
