@@ -4,6 +4,9 @@ Each runs on random, ragged and adversarial data, is held against numpy, is reco
 replayed through the reference. `python tests/xpu/corpus/record.py` records what is committed.
 """
 
+import os
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 
 from kohakutpu.backends.cpu import CpuBackEnd
 from kohakutpu.backends.ktpu import KtpuBackEnd
+from kohakutpu.cli.main import main
 from kohakutpu.conformance.xpu import census, held
 from kohakutpu.conformance.xpu.load import load, module_of
 from kohakutpu.conformance.xpu.replay import conform, machine
@@ -94,12 +98,22 @@ def test_excuses_and_bounds_name_kernels_of_the_corpus():
 
 
 def test_the_committed_recordings_replay():
-    """What `cpu` gave when they were made is what the reference gives now, of the same kernels."""
+    """What `cpu` and `ktpu` gave when they were made is what the reference gives now, of the same kernels."""
     judged = conform(CORPUS / "recorded", every().values(), HELD)
     assert not [one.row() for one in judged if one.outcome != "pass" or "source has changed" in one.detail]
-    assert [one.kernel for one in judged] == sorted(
-        kernel.name for file in FILES if file[0] == "k" for kernel in kernels(file)
-    )
+    known = {kernel.name for file in FILES if file.startswith("known_") for kernel in kernels(file)}
+    assert {one.kernel for one in judged if one.backend == "cpu"} == known
+    assert sum(one.backend == "ktpu" for one in judged) == len(module_of(CORPUS / "record.py").MACHINE)
+
+
+def test_the_example_runs_is_recorded_and_replays(tmp_path):
+    root = Path(__file__).parents[2]
+    example = root / "examples/saxpy_xpu.py"
+    env = os.environ | {"XPU_RECORD": str(tmp_path), "XPU_BACKEND": "cpu", "PYTHONPATH": str(root)}
+    ran = subprocess.run([sys.executable, example], env=env, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert ran.stdout == "equal\n"
+    assert main(["xpu", "conform", str(tmp_path), "--kernels", str(example)]) == 0
+    assert (tmp_path / "conformance.tsv").read_text().splitlines()[1:] == ["saxpy\tcpu\tsaxpy.1\tpass\t"]
 
 
 # Each planted defect, and the kernels that it must not pass by.

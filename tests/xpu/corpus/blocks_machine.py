@@ -14,7 +14,8 @@ from kohakutpu.xpu import (
 
 NAMES = {
     "KernelBuffer": KernelBuffer, "Op": Op, "Wave": Wave, "f16": f16, "f32": f32, "group": group, "kernel": kernel,
-    "math": math, "quad": quad, "thread": thread, "u32": u32, "wave": wave, "workgroup": workgroup, "__name__": __name__,
+    "math": math, "quad": quad, "thread": thread, "u32": u32, "wave": wave, "workgroup": workgroup,
+    "__name__": __name__,
 }  # fmt: skip
 
 ELEMENTWISE = """
