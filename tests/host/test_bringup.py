@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import random
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,7 +18,7 @@ from kohakutpu.host.model_transport import ModelTransport
 from kohakutpu.host.transport import CONTROL_BASE, MEMORY_BASE, NoTransport, Unanswered
 from kohakutpu.isa import registers
 from kohakutpu.isa.registers import MoverFault
-from kohakutpu.machine import from_picture, list_machines, load
+from kohakutpu.machine import from_picture, list_machines, load, picture
 from kohakutpu.model import faults
 from kohakutpu.model.system import System
 
@@ -60,6 +61,33 @@ def test_every_machine_passes(name):
         if cycles
     }
     assert worked == {f"({unit.x},{unit.y})" for unit in machine.units}
+
+
+def random_machine(seed):
+    """Some ports on the ring, up to ten units anywhere, the agent at a port or on its own."""
+    draw = random.Random(seed)
+    nx, ny = draw.randint(1, 4), draw.randint(1, 4)
+    rows = [["xxx"] * (nx + 2) for _ in range(ny + 2)]
+    inner = [(x, y) for y in range(1, ny + 1) for x in range(1, nx + 1)]
+    edge = [
+        *((x, y) for y in (0, ny + 1) for x in range(1, nx + 1)),
+        *((x, y) for x in (0, nx + 1) for y in range(1, ny + 1)),
+    ]
+    draw.shuffle(edge)
+    ports = edge[: draw.randint(1, 4)]
+    places = draw.sample(edge[len(ports) :] + inner, min(draw.randint(2, 10), len(edge) - len(ports) + len(inner)))
+    for x, y in ports:
+        rows[y][x] = "mag"
+    for number, (x, y) in enumerate(places):
+        rows[y][x] = "agt" if number and (x, y) in inner and "agt" not in sum(rows, []) else draw.choice(["mat", "vec"])
+    return from_picture("\n".join(map(" ".join, rows)), name=f"random{seed}")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_machines_pass(seed):
+    machine = random_machine(seed)
+    report, _ = ladder(machine, lambda: ModelTransport(System(machine)), runs=2)
+    assert report.passed == len(STEPS), (picture(machine), report.summary, report.failed and report.failed.text)
 
 
 def test_a_machine_of_vector_cores_alone_runs_the_activation():

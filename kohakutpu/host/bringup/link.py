@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from kohakutpu.isa import registers
 from kohakutpu.isa.flit import FLIT_WIDTH, POS_WIDTH
@@ -11,6 +12,8 @@ from ..driver import Driver
 from ..transport import MEMORY_BASE
 from .board import Board, NotThisMachine, WrongAnswer
 
+STORAGE = (registers.CTRL, registers.IRQ_EN)  # they do nothing but hold 64 bits
+BESIDE = registers.IRQ_EN.offset - registers.CTRL.offset
 READINGS = 16  # of CAPS, which never changes
 LOW = (1 << 32) - 1
 ALL = (1 << 64) - 1
@@ -39,9 +42,17 @@ def words_of(data: bytes) -> list[int]:
     return [int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8)]
 
 
+@contextmanager
+def storage_kept(driver: Driver) -> Iterator[None]:
+    """The two storage registers hold at the end what they held before; not after a failure: the link is left alone then."""
+    kept = {register: driver.read(register)["data"] for register in STORAGE}
+    yield
+    for register, value in kept.items():
+        driver.write(register, data=value)
+
+
 def width(driver: Driver, facts: dict) -> None:
     """The link carries 64 bits: both halves of a storage register hold what was written, and nothing beside it does."""
-    kept = {register: driver.read(register)["data"] for register in (registers.CTRL, registers.IRQ_EN)}
     driver.write(registers.IRQ_EN, data=0)
     driver.write(registers.CTRL, data=WIDTH_PATTERN)
     found, beside = driver.read(registers.CTRL)["data"], driver.read(registers.IRQ_EN)["data"]
@@ -51,9 +62,23 @@ def width(driver: Driver, facts: dict) -> None:
         said = ": the link moves 32 bits at a time, and 64 are expected" if narrow else ""
         raise NotThisMachine(f"CTRL reads {found:#018x} after {WIDTH_PATTERN:#018x} was written{said}", facts)
     if beside:
-        raise NotThisMachine(f"a write of CTRL changed IRQ_EN, 24 bytes on, to {beside:#018x}", facts)
-    for register, value in kept.items():
-        driver.write(register, data=value)
+        raise NotThisMachine(f"a write of CTRL changed IRQ_EN, {BESIDE} bytes on, to {beside:#018x}", facts)
+
+
+def blocks(driver: Driver, facts: dict) -> None:
+    """Block reads give the same words as single reads."""
+    driver.write(registers.CTRL, data=0x5A5A_0001)
+    driver.write(registers.IRQ_EN, data=0xA5A5_0002)
+    count = registers.IRQ_EN.offset // registers.REGISTER_BYTES + 1
+    single = [driver.transport.read64(driver.base + registers.REGISTER_BYTES * index) for index in range(count)]
+    block = words_of(driver.transport.read_block(driver.base, registers.REGISTER_BYTES * count))
+    if block != single:
+        shift = shift_of(single, block)
+        how = f"come {abs(shift)} words {'late' if shift > 0 else 'early'}" if shift else "differ"
+        raise NotThisMachine(
+            f"block reads cannot be trusted: the words at {driver.base:#x} {how}: {[hex(word) for word in block]}, one "
+            f"by one {[hex(word) for word in single]}", facts,
+        )  # fmt: skip
 
 
 def link(board: Board) -> dict:
@@ -73,19 +98,9 @@ def link(board: Board) -> dict:
             f"no control agent at {driver.base:#x}: CAPS reads {seen[0]:#018x}, a flit of {caps['flit_width']} bits "
             f"and coordinates of {caps['pos_width']}; {FLIT_WIDTH} and {POS_WIDTH} are expected{nothing}", facts,
         )  # fmt: skip
-    width(driver, facts)
-    driver.write(registers.CTRL, data=0x5A5A_0001)
-    driver.write(registers.IRQ_EN, data=0xA5A5_0002)
-    count = registers.IRQ_EN.offset // registers.REGISTER_BYTES + 1
-    single = [transport.read64(driver.base + registers.REGISTER_BYTES * index) for index in range(count)]
-    block = words_of(transport.read_block(driver.base, registers.REGISTER_BYTES * count))
-    if block != single:
-        shift = shift_of(single, block)
-        how = f"come {abs(shift)} words {'late' if shift > 0 else 'early'}" if shift else "differ"
-        raise NotThisMachine(
-            f"block reads cannot be trusted: the words at {driver.base:#x} {how}: {[hex(word) for word in block]}, one "
-            f"by one {[hex(word) for word in single]}", facts,
-        )  # fmt: skip
+    with storage_kept(driver):
+        width(driver, facts)
+        blocks(driver, facts)
     return facts
 
 
@@ -163,10 +178,8 @@ def memory_holds(board: Board, length: int, offset: int) -> None:
 def write(board: Board) -> dict:
     """What is written is read back: 128 patterns in two registers, blocks of several lengths and places in memory."""
     driver = board.driver
-    kept = {register: driver.read(register)["data"] for register in (registers.CTRL, registers.IRQ_EN)}
-    registers_hold(driver)
-    for register, value in kept.items():
-        driver.write(register, data=value)
+    with storage_kept(driver):
+        registers_hold(driver)
     unshifted(board)
     offsets = (0, 8, 24, 4096 - 16)
     for length in SPANS:
