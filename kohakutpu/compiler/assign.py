@@ -66,6 +66,7 @@ def assign(
     written: dict[str, Source] = {}
     moved = _moved(program)
     statements = trace.statements
+    read_by_rows: list[tuple[str, Layout, Source]] = []  # whose rows may also lie in tiles
     for stage in program.stages:
         if isinstance(stage, ClusterStage):
             for ops in stage.programs.values():
@@ -93,7 +94,14 @@ def assign(
             written[stage.target] = stage.statement.source
         elif isinstance(stage, RowStage):
             for name, shape in stage.shapes.items():
-                needs.need(name, in_rows(shape), stage.statement.source)
+                if name == stage.target or shape != stage.shape:
+                    needs.need(name, in_rows(shape), stage.statement.source)
+                else:
+                    read_by_rows.append((name, in_rows(shape), stage.statement.source))
+    for name, layout, source in read_by_rows:
+        members = needs.group.get(name, {name})
+        if not any(isinstance(needs.needed[m][0], Tile) for m in members if m in needs.needed):
+            needs.need(name, layout, source)
     layouts: dict[str, Layout] = {}
     for name in preq:
         read = [n for n in needs.operands if program.buffers[n].role == "in" and n not in needs.group]

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kohakutpu.formats import e8m15, fp16
+from kohakutpu.formats import alu, e8m15, fp16
+from kohakutpu.formats.alu import AluOp
 from kohakutpu.isa import vector as isa
 from kohakutpu.isa.vector import OPERANDS, Mask, Opcode, Source
 from kohakutpu.lang.source import Source as Line
@@ -88,7 +89,10 @@ class Constants:
 
     def operand(self, leaf: Constant) -> Operand:
         """Where an operation reads the constant from."""
-        word = self.word(leaf)
+        return self.at(self.word(leaf))
+
+    def at(self, word: int) -> Operand:
+        """Where an operation reads that E8M15 word from."""
         if word in self.spread:
             return Source.V, self.spread[word]
         return (Source.K, K_REGISTERS[word]) if word in K_REGISTERS else (Source.S, self.scalar(word))
@@ -162,6 +166,19 @@ def steps(op: Op) -> list[tuple[Opcode, tuple[int, ...], Mask]]:
     if op.op in COMPARES:
         return [(COMPARES[op.op], (0, 1), Mask.ALWAYS), (Opcode.VMOV, (2,), Mask.WHERE), (Opcode.VMOV, (3,), Mask.UNLESS)]
     return [(OPCODES[op.op], tuple(range(op.op.arity)), Mask.ALWAYS)]
+
+
+def folded(op: Op, words: Sequence[int]) -> int:
+    """What an operation makes of constants: the machine's bits, so that it need not be run."""
+    values = [np.array([word], np.uint32) for word in words]
+
+    def run(opcode: Opcode, places: Sequence[int]) -> np.ndarray:
+        operands = dict.fromkeys("abc") | dict(zip(OPERANDS[opcode], (values[place] for place in places), strict=True))
+        return alu.execute(AluOp[opcode.name], **operands)[0]
+
+    if op.op in COMPARES:
+        return int(run(Opcode.VMOV, [2 if run(COMPARES[op.op], (0, 1))[0] else 3])[0])
+    return int(run(OPCODES[op.op], range(op.op.arity))[0])
 
 
 def words_of(expression: Expression) -> int:

@@ -55,11 +55,15 @@ class NoRegister(Exception):
     """More values live at once than registers."""
 
 
-def in_step(streams: Sequence[Sequence[Word]]) -> list[Word]:
+Bundle = tuple[Word, ...]  # words that stay together
+
+
+def in_step(streams: Sequence[Sequence[Bundle]]) -> list[Word]:
     """The words of equally built streams side by side, so that none waits for the one before it."""
-    out = []
-    for words in zip(*streams, strict=True):
-        out += words[:1] if words[0].shared else words
+    out: list[Word] = []
+    for bundles in zip(*streams, strict=True):
+        for bundle in bundles[:1] if bundles[0][0].shared else bundles:
+            out += bundle
     return out
 
 

@@ -17,16 +17,15 @@ from kohakutpu.lang.trace import BufferLeaf
 from .artifact import BufferImage
 from .core import CoreState, CoreWriter, Image
 from .elementwise import FILL_CYCLES
-from .expressions import REGISTERS, Constants
-from .layouts import HALVES, WORD
+from .expressions import K_REGISTERS, REGISTERS, Constants
+from .layouts import HALVES, WORD, Tile
 from .programs import CHUNK, FLIT_CYCLES, RUN_CYCLES
 from .refusals import UNROLLED, CompileError
 from .rowcode import NoRegister, assign_registers, emit, estimated_cycles
-from .rowwords import AD_SAME, AD_WINDOW, RESULT, TAIL, RowWords, Storage
+from .rowwords import AD_QUAD, AD_SAME, AD_WINDOW, HIGH, LEAST, ODD, QUAD, RESULT, TAIL, RowWords, Storage
 from .stages import Key, RowStage
 
 MOST_IN_STEP = 8
-AD_FIRST = 2  # of the fills; the drain is last
 CANDIDATES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
 
 
@@ -41,12 +40,18 @@ class RowSpan:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A filled operand: its node and buffer, words of a row, and whether one row serves all."""
+    """A filled operand: its node and buffer, words of a row, whether one row serves all, and its layout if it is tiles."""
 
     node: int
     name: str
     words: int
     repeated: bool
+    tile: Tile | None = None
+
+    @property
+    def quad(self) -> int:
+        """Words of four rows of a leaf that is tiles."""
+        return self.tile.grid[1] * self.tile.gn
 
 
 @dataclass
@@ -58,6 +63,19 @@ class RowPlan:
     result_words: int  # of a row
     spans: dict[Key, RowSpan]
     grid: Key
+
+    @property
+    def tiled(self) -> bool:
+        return any(leaf.tile for leaf in self.leaves)
+
+    @property
+    def first_descriptor(self) -> int:
+        """Of the operands; those before are windows on L1."""
+        return AD_QUAD + self.tiled
+
+    @property
+    def descriptors(self) -> int:
+        return self.first_descriptor + len(self.leaves) + 1
 
     @property
     def words(self) -> int:
@@ -82,11 +100,15 @@ def plan(stage: RowStage, images: Mapping[str, BufferImage]) -> RowPlan:
                 "of a row statement has all of the rows, or one that serves them all",
                 source,
             )
-        leaves.append(Leaf(node, leaf.buffer, math.ceil(own[-1] / HALVES), repeated and rows > 1))
+        layout = images[leaf.buffer].layout
+        tile = layout if isinstance(layout, Tile) else None
+        leaves.append(Leaf(node, leaf.buffer, math.ceil(own[-1] / HALVES), repeated and rows > 1 and not tile, tile))
     copies = images[stage.target].copies
     per = max(1, stage.part // columns)
     parts = math.ceil(rows / per)
     per = math.ceil(rows / parts)
+    tiles = [QUAD * leaf.tile.gm for leaf in leaves if leaf.tile]
+    per = math.ceil(per / math.lcm(*tiles)) * math.lcm(*tiles)  # whole rows of tiles
     parts = math.ceil(rows / per)
     if copies * parts > UNROLLED:
         raise CompileError(f"{copies * parts} instances of {per} rows, above {UNROLLED}; use a larger part", source)
@@ -125,10 +147,10 @@ def _choose(plan: RowPlan, nodes: Mapping[Key, int], known, arrays: bool, room: 
     """The rows of a run with the least estimated time, dispatch and work together."""
     stage = plan.stage
     source = stage.statement.source
-    if len(plan.leaves) + AD_FIRST + 1 > isa.DESCRIPTORS:
+    if plan.descriptors > isa.DESCRIPTORS:
         raise CompileError(
-            f"{len(plan.leaves)} operands need {len(plan.leaves) + AD_FIRST + 1} descriptors of {isa.DESCRIPTORS}; split "
-            "the statement over a temp",
+            f"{len(plan.leaves)} operands need {plan.descriptors} descriptors of {isa.DESCRIPTORS}; split the statement over "
+            "a temp",
             source,
         )
     for name, words in [(leaf.name, leaf.words) for leaf in plan.leaves] + [(stage.target, plan.result_words)]:
@@ -143,8 +165,15 @@ def _choose(plan: RowPlan, nodes: Mapping[Key, int], known, arrays: bool, room: 
     cores = len(set(nodes.values()))
     choices: list[tuple[float, _Program]] = []
     refused = ""
-    for rows in sorted({*(n for n in CANDIDATES if n < most), most}):
-        if max([plan.result_words, *(leaf.words for leaf in plan.leaves if not leaf.repeated)]) * rows > isa.WALK_LIMIT:
+    if plan.tiled:
+        whole = math.gcd(*(leaf.tile.gm for leaf in plan.leaves if leaf.tile))
+        candidates = [QUAD * n for n in range(1, whole + 1) if whole % n == 0]
+    else:
+        candidates = sorted({*(n for n in CANDIDATES if n < most), most})
+    for rows in candidates:
+        walks = [leaf.quad * rows // QUAD if leaf.tile else leaf.words * rows for leaf in plan.leaves if not leaf.repeated]
+        if max([plan.result_words * rows, *walks]) > isa.WALK_LIMIT:
+            refused = refused or f"is walked in {max(walks)} words at a time, above {isa.WALK_LIMIT}"
             break
         program = _program(plan, rows, known, arrays, room)
         if isinstance(program, str):
@@ -167,8 +196,8 @@ def _storage(plan: RowPlan, rows: int) -> tuple[Storage, int]:
     end = 0
     for leaf in sorted(plan.leaves, key=lambda leaf: not leaf.repeated):
         first[leaf.node], stride[leaf.node] = end, 0 if leaf.repeated else leaf.words
-        end += leaf.words * (1 if leaf.repeated else rows)
-    alike = [leaf for leaf in plan.leaves if not leaf.repeated and leaf.words == plan.result_words]
+        end += leaf.quad * rows // QUAD if leaf.tile else leaf.words * (1 if leaf.repeated else rows)
+    alike = [leaf for leaf in plan.leaves if not leaf.repeated and not leaf.tile and leaf.words == plan.result_words]
     stride[RESULT] = plan.result_words
     if alike:
         first[RESULT] = first[alike[0].node]
@@ -178,7 +207,8 @@ def _storage(plan: RowPlan, rows: int) -> tuple[Storage, int]:
     columns = stage.shape[-1]
     singles = [node for node, name in [(leaf.node, leaf.name) for leaf in plan.leaves] + [(RESULT, stage.target)]
                if stage.shapes[name][-1] == 1 < columns]  # fmt: skip
-    return Storage(first, stride, frozenset(singles)), end
+    quads = {leaf.node: leaf.quad for leaf in plan.leaves if leaf.tile}
+    return Storage(first, stride, frozenset(singles), quads), end + bool(quads)
 
 
 def _program(plan: RowPlan, rows: int, known, arrays: bool, room: int) -> _Program | str:
@@ -195,8 +225,9 @@ def _program(plan: RowPlan, rows: int, known, arrays: bool, room: int) -> _Progr
     lengths = {code.pieces[0].length: 0}
     if tail.length not in lengths:
         lengths[tail.length] = constants.scalar(tail.length)
-    most = min(TAIL if code.chooses else MOST_IN_STEP, rows if len(code.pieces) == 1 else len(code.pieces))
-    for width in range(most, 0, -1):
+    most = min(MOST_IN_STEP, rows if len(code.pieces) == 1 else len(code.pieces))
+    widths = [QUAD] if storage.quads else range(most, 0, -1)
+    for width in widths:
         words = code.rows(storage, rows, math.ceil(rows / math.ceil(rows / width)) if len(code.pieces) == 1 else width)
         scalars = [s for s in range(1, REGISTERS) if s not in constants.scalars.values()]
         try:
@@ -206,10 +237,14 @@ def _program(plan: RowPlan, rows: int, known, arrays: bool, room: int) -> _Progr
             continue
     else:
         return f"keeps more values than {REGISTERS} vector registers or {len(scalars)} scalar ones; split it over a temp"
+    if storage.quads:
+        lanes = [constants.scalar(count) for count in (4, 8, 12)]
     image = Image()
     image.set_scalar(0, code.pieces[0].length)
     constants.load(image)
     image.put(Opcode.VSETMODE, mode=Mode.FLAT)
+    if storage.quads:
+        _group_predicates(image, lanes, footprint - 1)
     if tail.ragged:
         image.put(Opcode.VSETVL, va=lengths[tail.length])
         image.put(Opcode.VCMPEQ, sa=isa.Source.K, sb=isa.Source.K, pr=TAIL)
@@ -218,26 +253,46 @@ def _program(plan: RowPlan, rows: int, known, arrays: bool, room: int) -> _Progr
         image.put(Opcode.VCMPLT, sa=isa.Source.K, sb=isa.Source.K, pr=TAIL)
     for place, leaf in enumerate(plan.leaves):
         if leaf.repeated:
-            image.put(Opcode.VFILL, ad=AD_FIRST + place, l1=storage.first[leaf.node])
+            image.put(Opcode.VFILL, ad=plan.first_descriptor + place, l1=storage.first[leaf.node])
     again = len(image)
     image.put(Opcode.VSETVL, va=0)
     image.put(Opcode.VSETMODE, mode=Mode.FLAT)
     for place, leaf in enumerate(plan.leaves):
         if not leaf.repeated:
-            image.put(Opcode.VFILL, ad=AD_FIRST + place, l1=storage.first[leaf.node])
+            image.put(Opcode.VFILL, ad=plan.first_descriptor + place, l1=storage.first[leaf.node])
     if plan.leaves:
         image.put(Opcode.VBAR)
     emit(image, settled, lengths, code.pieces[0].length)
-    image.put(Opcode.VDRAIN, ad=AD_FIRST + len(plan.leaves), l1=storage.first[RESULT])
+    image.put(Opcode.VDRAIN, ad=plan.descriptors - 1, l1=storage.first[RESULT])
     image.put(Opcode.VHALT)
     if len(image) > isa.IMEM_WORDS:
         return f"takes {len(image)} words of image of {isa.IMEM_WORDS}; split the statement over a temp"
     return _Program(rows, image.words, again, storage.first, estimated_cycles(words))
 
 
+def _group_predicates(image: Image, lanes: list[int], spare: int) -> None:
+    """Set K3, and the predicates of a word's groups of 4 elements, in every chunk; `lanes` hold 4, 8 and 12, L1 word `spare` is free."""
+    four, eight, twelve = lanes
+    image.put(Opcode.VSETI, sa=isa.Source.K)
+    image.words.append(isa.IMMEDIATE.encode(value=LEAST))
+    for length, register in ((eight, 0), (four, 1)):  # a word of ones in its first elements, in every chunk
+        image.put(Opcode.VSETVL, va=0)
+        image.put(Opcode.VMOV, vd=2, va=K_REGISTERS[0], sa=isa.Source.K)
+        image.put(Opcode.VSETVL, va=length)
+        image.put(Opcode.VMOV, vd=2, va=K_REGISTERS[0x3F8000], sa=isa.Source.K)
+        image.put(Opcode.VST, ad=AD_SAME, vd=2, offset=spare)
+        image.put(Opcode.VSETVL, va=0)
+        image.put(Opcode.VLD, ad=AD_SAME, vd=register, offset=spare)
+    image.put(Opcode.VCMPEQ, va=0, vb=K_REGISTERS[0], sb=isa.Source.K, pr=HIGH)
+    image.put(Opcode.VSHUF, vd=3, va=1, vb=twelve)
+    image.put(Opcode.VSHUF, vd=4, va=1, vb=four)
+    image.put(Opcode.VADD, vd=3, va=3, vc=4)
+    image.put(Opcode.VCMPGT, va=3, vb=K_REGISTERS[0], sb=isa.Source.K, pr=ODD)
+
+
 def _instance(plan: RowPlan, span: RowSpan, images, state: CoreState, program: _Program) -> list[int]:
     stage = plan.stage
-    ad_drain = AD_FIRST + len(plan.leaves)
+    ad_drain = plan.descriptors - 1
     fresh = state.image.get(0) is None or any(state.image.get(a) != word for a, word in enumerate(program.words))
     core = CoreWriter(state, reuse=True)
     core.image(program.words)
@@ -245,17 +300,31 @@ def _instance(plan: RowPlan, span: RowSpan, images, state: CoreState, program: _
     core.line(AD_WINDOW, 1, CHUNK)
     core.base(AD_SAME, 0)
     core.line(AD_SAME, 0, 1)
+    if plan.tiled:
+        core.base(AD_QUAD, 0)
+        core.line(AD_QUAD, QUAD, CHUNK)
     once = any(leaf.repeated for leaf in plan.leaves)
     for turn in range(0, span.rows, program.rows):
         rows = min(program.rows, span.rows - turn)
         for place, leaf in enumerate(plan.leaves):
             at = _address(images[leaf.name], span.copy)
-            core.line(AD_FIRST + place, WORD, leaf.words * (1 if leaf.repeated else rows))
-            core.base(AD_FIRST + place, at if leaf.repeated else at + (span.first + turn) * leaf.words * WORD)
+            ad = plan.first_descriptor + place
+            if leaf.tile:
+                i, group = divmod((span.first + turn) // QUAD, leaf.tile.gm)
+                row = leaf.tile.gn * WORD
+                core.dim(ad, 0, WORD, leaf.tile.gn)
+                core.dim(ad, 1, leaf.tile.words * WORD, leaf.tile.grid[1])
+                core.dim(ad, 2, row, program.rows // QUAD)
+                core.base(ad, at + leaf.tile.offset(i, 0) + group * row)
+                continue
+            core.line(ad, WORD, leaf.words * (1 if leaf.repeated else rows))
+            core.base(ad, at if leaf.repeated else at + (span.first + turn) * leaf.words * WORD)
         core.line(ad_drain, WORD, plan.result_words * rows)
         first = (span.first + turn) * plan.result_words * WORD
         core.base(ad_drain, _address(images[stage.target], span.copy) + first)
         core.run(0 if turn == 0 and (fresh or once) else program.again)
+    for ad in range(plan.first_descriptor, ad_drain):
+        core.restore(ad)
     return core.payloads
 
 

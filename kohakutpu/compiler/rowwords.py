@@ -8,23 +8,26 @@ gives the same bits.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
-from kohakutpu.isa.vector import OPERANDS, Mask, Opcode, RedKind, Source
+from kohakutpu.isa.vector import COMPARES, OPERANDS, DType, Mask, Opcode, RedKind, Source
 from kohakutpu.lang.source import Source as Line
 from kohakutpu.lang.trace import BufferLeaf, Constant, ElementOp, Expression, Op, Reduce, RowOp
 
-from .expressions import K_REGISTERS, Constants, steps
+from .expressions import K_REGISTERS, Constants, folded, steps
 from .refusals import CompileError
-from .rowcode import Reg, Word, in_step
+from .rowcode import Bundle, Reg, Word, in_step
 
 PIECE = 128  # elements of a register
 TAIL = 3  # the predicate that is true past the end of a row
 KINDS = {RowOp.SUM: RedKind.SUM, RowOp.MAX: RedKind.MAX, RowOp.MIN: RedKind.MIN}
 COMBINE = {RowOp.SUM: (Opcode.VADD, "c"), RowOp.MAX: (Opcode.VMAX, "b"), RowOp.MIN: (Opcode.VMIN, "b")}
 IDENTITY = {RowOp.SUM: 0x000000, RowOp.MAX: 0xFF8000, RowOp.MIN: 0x7F8000}
-AD_WINDOW, AD_SAME = 0, 1  # L1 from its start; one L1 word for every chunk
+ODD, HIGH = 1, 2  # predicates of a word's groups of 4 elements 1 and 3, and 2 and 3; choices use predicate 0
+JOINS = ((0, 1, ODD), (2, 3, ODD), (0, 2, HIGH))
+LEAST, LEAST_REGISTER = 0x008000, 3  # 2^-126, in the K register that programs may set
+QUAD = 4  # rows, and sub-tiles side by side, that are transposed together
+AD_WINDOW, AD_SAME, AD_QUAD = range(3)  # L1 from its start; one L1 word for every chunk; every fourth word
 
 Place = Reg | tuple[Source, int]
 
@@ -60,6 +63,7 @@ class Storage:
     first: Mapping[int, int]
     stride: Mapping[int, int]
     singles: frozenset[int]
+    quads: Mapping[int, int] = field(default_factory=dict)  # leaves that are tiles: words of four rows
 
     def word(self, node: int, row: int, piece: Piece) -> int:
         return self.first[node] + row * self.stride[node] + (0 if self.single(node) else piece.word)
@@ -85,12 +89,14 @@ class RowWords:
         self.along: list[bool] = []
         self.shared: list[bool] = []
         self.level: list[int] = []  # reductions between the leaves and the value
+        self.constant: dict[int, int] = {}  # word of each node that is a number, whatever the data
         self.users: list[list[int]] = [[] for _ in self.nodes]
         for position, node in enumerate(self.nodes):
             if isinstance(node, (Op, Reduce)):
                 for operand in node.operands:
                     self.users[operand].append(position)
             if isinstance(node, Constant):
+                self.constant[position] = constants.word(node)
                 self._add(False, True, 0)
             elif isinstance(node, BufferLeaf):
                 self._add(position not in single, position in repeated, 0)
@@ -107,50 +113,51 @@ class RowWords:
                     max(self.level[i] for i in node.operands),
                 )  # fmt: skip
 
+            # The published exp2 is another function in places, so that one is left to the machine.
+            if isinstance(node, Op) and self.constant.keys() >= set(node.operands) and node.op is not ElementOp.EXP2:
+                self.constant[position] = folded(node, [self.constant[i] for i in node.operands])
+
     def _add(self, along: bool, shared: bool, level: int) -> None:
         self.along.append(along)
         self.shared.append(shared)
         self.level.append(level)
 
-    @cached_property
-    def chooses(self) -> bool:
-        """The statement compares: streams in step need a predicate each."""
-        return any(isinstance(node, Op) and node.op.arity == 4 for node in self.nodes)
-
     def rows(self, storage: Storage, count: int, width: int) -> list[Word]:
-        """The words of rows 0 to `count` - 1, `width` rows or pieces in step."""
+        """The words of rows 0 to `count` - 1, `width` rows or pieces in step. Rows of tiles come in fours."""
         out: list[Word] = []
         if len(self.pieces) > 1:
-            for row in range(count):
-                out += self._wide(storage, row, width)
+            together = QUAD if storage.quads else 1
+            for first in range(0, count, together):
+                out += self._wide(storage, range(first, first + together), 1 if storage.quads else width)
             return out
+        (piece,) = self.pieces
+        reduced = {position for position, node in enumerate(self.nodes) if isinstance(node, Reduce)}
         for first in range(0, count, width):
-            common: dict[int, Place] = {}
-            lanes = [
-                self._narrow(storage, row, lane, common) for lane, row in enumerate(range(first, min(first + width, count)))
-            ]  # fmt: skip
+            common: dict = {}
+            lanes = []
+            for row in range(first, min(first + width, count)):
+                stream = _Stream(self, storage, row, piece, {}, reduced, common)
+                for position in range(len(self.nodes)):
+                    stream.node(position)
+                stream.store()
+                lanes.append(stream.words)
             out += in_step(lanes)
         return out
 
-    # ---- one register a row ----
-
-    def _narrow(self, storage: Storage, row: int, lane: int, common: dict[int, Place]) -> list[Word]:
-        """A row; `common` collects what the first of several rows in step leaves for the others."""
-        (piece,) = self.pieces
-        reduced = {position for position, node in enumerate(self.nodes) if isinstance(node, Reduce)}
-        stream = _Stream(self, storage, row, piece, lane % TAIL, {}, reduced, common)
-        for position in range(len(self.nodes)):
-            stream.node(position)
-        stream.store()
-        return stream.words
-
-    # ---- pieces of a wide row ----
-
-    def _wide(self, storage: Storage, row: int, width: int) -> list[Word]:
+    def _wide(self, storage: Storage, rows: range, width: int) -> list[Word]:
+        """Rows in pieces, `width` pieces of each in step."""
         whole = self.pieces[0]
-        held: dict[int, Place] = {}  # numbers of the row
-        out = _Stream(self, storage, row, whole, 0, held)
-        out.numbers(0)
+        numbers = [_Stream(self, storage, row, whole, {}) for row in rows]  # what each row is one number of
+        out: list[Word] = []
+
+        def flush() -> None:
+            nonlocal out
+            out += in_step([stream.words for stream in numbers])
+            for stream in numbers:
+                stream.words = []
+
+        for stream in numbers:
+            stream.numbers(0)
         last = len(self.nodes) - 1
         for level in range(self.level[last] + 1):
             final = level == self.level[last]
@@ -159,41 +166,52 @@ class RowWords:
                 continue
             roots = [operand for position in wanted for operand in self.nodes[position].operands]
             needed = self._closure([*roots, *([last] if final and self.along[last] else [])])
-            gathered: dict[int, Place] = {}
+            gathered: list[dict[int, Place]] = [{} for _ in rows]
             full = [piece for piece in self.pieces if piece.elements == PIECE]
             groups = [full[first : first + width] for first in range(0, len(full), width)]
             groups += [[piece] for piece in self.pieces if piece.elements < PIECE]
             for group in groups:
+                flush()
+                common: dict | None = {} if len(rows) > 1 else None
                 streams = []
-                for lane, piece in enumerate(group):
-                    stream = _Stream(self, storage, row, piece, lane % TAIL, dict(held), set(wanted))
-                    for position in sorted({*needed, *wanted}):
-                        stream.node(position)
-                    if final and self.along[last]:
-                        stream.store()
-                    streams.append(stream)
-                out.words += in_step([stream.words for stream in streams])
+                for piece in group:
+                    for number in numbers:
+                        stream = _Stream(self, storage, number.row, piece, dict(number.where), set(wanted), common)
+                        for position in sorted({*needed, *wanted}):
+                            stream.node(position)
+                        if final and self.along[last]:
+                            stream.store()
+                        streams.append(stream)
+                out += in_step([stream.words for stream in streams])
                 for position in wanted:
-                    for stream in streams:
-                        out.combine(position, gathered, stream.where[position])
-            held |= gathered
-            out.numbers(level + 1)
+                    for place, stream in enumerate(streams):
+                        row = place % len(rows)
+                        numbers[row].combine(position, gathered[row], stream.where[position])
+            for stream, found in zip(numbers, gathered, strict=True):
+                stream.hold(found)
+                stream.numbers(level + 1)
+        flush()
         if not self.along[last]:
             for piece in self.pieces[: 1 if storage.single(RESULT) else None]:
-                stream = _Stream(self, storage, row, piece, 0, dict(held))
-                stream.store()
-                out.words += stream.words
-        return out.words
+                streams = [_Stream(self, storage, number.row, piece, dict(number.where)) for number in numbers]
+                for stream in streams:
+                    stream.store()
+                out += in_step([stream.words for stream in streams])
+        return out
 
     def _closure(self, roots: list[int]) -> set[int]:
-        """The nodes that differ within a row and are needed for `roots`."""
+        """The nodes that differ within a row and are needed for `roots`, and leaves with one number a row beside them."""
         found: set[int] = set()
         todo = list(roots)
         while todo:
             position = todo.pop()
-            if self.along[position] and position not in found:
+            if position in found:
+                continue
+            if self.along[position]:
                 found.add(position)
                 todo += getattr(self.nodes[position], "operands", ())
+            elif isinstance(self.nodes[position], BufferLeaf):
+                found.add(position)
         return found
 
     # ---- reductions that take an operation in ----
@@ -222,39 +240,53 @@ class _Stream:
     """Words of one row or piece in the making; `where` has the place of every value so far, `reduced` the reductions
     that it is to make."""
 
-    def __init__(self, rows: RowWords, storage: Storage, row: int, piece: Piece, predicate: int, where: dict[int, Place],
-                 reduced: Set[int] = frozenset(), common: dict[int, Place] | None = None):  # fmt: skip
+    def __init__(self, rows: RowWords, storage: Storage, row: int, piece: Piece, where: dict[int, Place],
+                 reduced: Set[int] = frozenset(), common: dict | None = None):  # fmt: skip
+        """`common` is what the first of several rows in step leaves for the others."""
         self.rows = rows
         self.storage = storage
         self.row = row
         self.piece = piece
-        self.predicate = predicate
         self.where = where
         self.reduced = reduced
         self.common = common
-        self.words: list[Word] = []
+        self.words: list[Bundle] = []
         self.share = False  # the words being made serve all rows in step
 
+    def word(self, op: Opcode, uses=(), makes=(), **fields: int) -> Word:
+        return Word(op, fields, tuple(uses), tuple(makes), self.piece.length, self.share)
+
     def put(self, op: Opcode, uses=(), makes=(), **fields: int) -> None:
-        self.words.append(Word(op, fields, tuple(uses), tuple(makes), self.piece.length, self.share))
+        self.words.append((self.word(op, uses, makes, **fields),))
 
     def numbers(self, level: int) -> None:
-        """The values of that level which are one number a row, reductions apart."""
+        """The values of that level which are one number a row; leaves are loaded where they are used."""
         for position, node in enumerate(self.rows.nodes):
-            if self.rows.level[position] == level and not self.rows.along[position] and not isinstance(node, Reduce):
+            if self.rows.level[position] == level and not self.rows.along[position] and isinstance(node, Op):
+                for operand in node.operands:
+                    if not isinstance(self.rows.nodes[operand], Reduce):
+                        self.node(operand)
                 self.node(position)
+
+    def hold(self, gathered: dict[int, Place]) -> None:
+        """Keep the results of reductions, in scalar registers."""
+        for position, place in gathered.items():
+            if place.bank == "V":
+                scalar = Reg("S")
+                self.put(Opcode.VBCAST, [("va", place)], [("vd", scalar)], sa=Source.V)
+                place = scalar
+            self.where[position] = place
 
     def node(self, position: int) -> None:
         rows, node = self.rows, self.rows.nodes[position]
-        if position in self.where or rows.taken_in(position, self.piece, self.reduced):
-            return
-        if isinstance(node, Constant):
-            self.where[position] = rows.constants.operand(node)
+        if position in self.where or position in rows.constant or rows.taken_in(position, self.piece, self.reduced):
             return
         self.share = self.common is not None and rows.shared[position]
         # Rows in step have equal words, of which only the first's are kept; all read what those make.
         made = self.common.get(position) if self.share else None
-        if isinstance(node, BufferLeaf):
+        if position in self.storage.quads:
+            self._load_quad(position)
+        elif isinstance(node, BufferLeaf):
             self._load(position, made)
         elif isinstance(node, Reduce):
             self._reduce(position, node, made)
@@ -276,6 +308,54 @@ class _Stream:
             self.where[position] = made or Reg("V")
             self.put(Opcode.VLD, makes=[("vd", self.where[position])], ad=AD_WINDOW, offset=offset)
 
+    def _load_quad(self, position: int) -> None:
+        """Four rows at once from the sub-tiles that hold them: 4x4 groups of 4 elements, transposed.
+
+        A word of sub-tile p has row l's elements 4p.. in its group l. Rotated to group p, the four are joined under
+        predicates; `x * 2^-126 + x` moves x with its sign when it is zero.
+        """
+        if self.row % QUAD == 0:
+            self.common[QUAD, position] = self._transposed(position)
+        bundle, rows = self.common[QUAD, position]
+        self.words.append(bundle)
+        self.where[position] = rows[self.row % QUAD]
+
+    def _transposed(self, position: int) -> tuple[Bundle, list[Reg]]:
+        storage, constants = self.storage, self.rows.constants
+        wide = len(self.rows.pieces) > 1  # then other values wait, so the four are joined as soon as they can be
+        first = storage.first[position] + self.row // QUAD * storage.quads[position] + QUAD * self.piece.word
+        self.share = True
+        words, rows = [], []
+        loaded = [Reg("V") for _ in range(QUAD)]
+        for place, reg in enumerate(loaded):
+            words.append(self.word(Opcode.VLD, [], [("vd", reg)], ad=AD_QUAD, offset=first + place))
+        for row in range(QUAD):
+            parts = []
+            for place, reg in enumerate(loaded):
+                turn = 4 * (row - place) % 16
+                moved = Reg("V") if turn or place in (0, 2) else reg
+                if turn:
+                    words.append(self.word(Opcode.VSHUF, [("va", reg)], [("vd", moved)], vb=constants.scalar(turn)))
+                elif moved is not reg:
+                    words.append(self.word(Opcode.VCVT, [("va", reg)], [("vd", moved)], dtype=DType.FP32))
+                parts.append(moved)
+                if wide and place == 1:
+                    words.append(self._joined(parts, 0, 1, ODD))
+            words += [self._joined(parts, *pair) for pair in JOINS[int(wide) :]]
+            rows.append(parts[0])
+        return tuple(words), rows
+
+    def _joined(self, parts: list[Reg], into: int, other: int, predicate: int) -> Word:
+        """Elements of one register over those of another."""
+        uses = [("va", parts[other]), ("vc", parts[other]), ("vd", parts[into])]
+        made = [("vd", parts[into])]
+        return self.word(Opcode.VFMA, uses, made, sb=Source.K, vb=LEAST_REGISTER, pr=predicate, pm=Mask.WHERE)
+
+    def _place(self, position: int) -> Place:
+        """Where a value is; constants get their registers when they are first used."""
+        constant = self.rows.constant.get(position)
+        return self.where[position] if constant is None else self.rows.constants.at(constant)
+
     def _fields(self, opcode: Opcode, operands: list[Place]) -> tuple[dict[str, int], list[tuple[str, Reg]]]:
         fields, uses = {}, []
         for letter, place in zip(OPERANDS[opcode], operands, strict=True):
@@ -288,14 +368,15 @@ class _Stream:
 
     def _operation(self, position: int, node: Op, made: Place | None) -> None:
         reg = made or Reg("V")
+        bundle = []
         for opcode, places, mask in steps(node):
-            fields, uses = self._fields(opcode, [self.where[node.operands[place]] for place in places])
-            if mask is Mask.ALWAYS and node.op.arity < 4:
-                self.put(opcode, uses, [("vd", reg)], **fields)
-            elif mask is Mask.ALWAYS:
-                self.put(opcode, uses, pr=self.predicate, **fields)
-            else:
-                self.put(opcode, uses, [("vd", reg)], pr=self.predicate, pm=mask, **fields)
+            fields, uses = self._fields(opcode, [self._place(node.operands[place]) for place in places])
+            compares = opcode in COMPARES
+            bundle.append(
+                self.word(opcode, uses, [] if compares else [("vd", reg)], **fields, **({"pm": mask} if mask else {}))
+            )
+        # A choice stays together: all rows in step use one predicate.
+        self.words.append(tuple(bundle))
         self.where[position] = reg
 
     def _reduce(self, position: int, node: Reduce, made: Place | None) -> None:
@@ -335,6 +416,9 @@ class _Stream:
         node = self.rows.nodes[position]
         if position not in gathered:
             gathered[position] = scalar
+            if self.storage.quads:  # four rows' results at once: there are more vector registers than scalar ones
+                gathered[position] = Reg("V")
+                self.put(Opcode.VBCAST, [("va", scalar)], [("vd", gathered[position])], sa=Source.S)
             return
         opcode, _ = COMBINE[node.op]
         fields, uses = self._fields(opcode, [gathered[position], scalar])
@@ -344,7 +428,7 @@ class _Stream:
 
     def store(self) -> None:
         """The value into the result."""
-        place = self.where[len(self.rows.nodes) - 1]
+        place = self._place(len(self.rows.nodes) - 1)
         if isinstance(place, Reg) and place.bank == "V":
             reg = place
         else:
@@ -357,4 +441,4 @@ class _Stream:
         self.put(Opcode.VST, [("vd", reg)], ad=AD_SAME if single else AD_WINDOW, offset=offset)
 
     def _word(self) -> int:
-        return self.rows.constants.word(self.rows.nodes[-1])
+        return self.rows.constant[len(self.rows.nodes) - 1]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from kohakutpu.isa import vector as isa
 from kohakutpu.isa.vector import ALU_OPS, COMPARES, STAGES, DescField, DType, Mode, Opcode, RedKind, Source
 
-from .vector import BUDGET, VectorBench
+from .vector import VectorBench
 
 PENDING = {1: 18, 2: 33, 4: 63}  # from a producer's last beat to a dependent first beat, by chain depth
 DRAIN = 79  # from the last beat to the decode of a word that waits for the lanes
@@ -23,6 +23,7 @@ DRAINING = frozenset(
     {Opcode.VSETMODE, Opcode.VLD, Opcode.VST, Opcode.VCVT, Opcode.VSHUF, Opcode.VBCAST, Opcode.VHALT}
 )
 STEPS = 1_000_000
+WINDOW = 8  # instructions on their way at once; more than the core queues would hold up its memory
 
 
 @dataclass
@@ -126,7 +127,9 @@ def published_cycles(payloads: Iterable[int]) -> list[int]:
 def our_cycles(payloads: Sequence[int]) -> list[int]:
     """Kernel cycles of each RUN on the cycle model of our core, alone with a memory that answers after `LATENCY`."""
     bench = VectorBench()
-    bench.instruct(*payloads)
-    bench.wait(len(payloads), budget=BUDGET * (1 + len(payloads) // 100))
+    for first in range(0, len(payloads), WINDOW):
+        window = payloads[first : first + WINDOW]
+        bench.instruct(*window)
+        bench.wait(first + len(window))
     runs = [place for place, payload in enumerate(payloads) if isa.decode(payload).op == isa.Envelope.RUN]
     return [bench.completions()[place].arg for place in runs]

@@ -1,0 +1,38 @@
+"""Attention: softmax(q @ k.T * scale) @ v, with v stored [value][key].
+
+The scores of a batch element are in memory once, as the tiles that a product leaves; the row program reads them so.
+"""
+
+from __future__ import annotations
+
+from kohakutpu import lang as L
+from kohakutpu.lang import dims, kernel, units
+from kohakutpu.lang.elementwise import LOG2E
+
+from .linear import product
+
+Q, K, D, V = dims("Q, K, D, V")
+NEVER = -60000.0  # a score that exp2 takes to zero beside any other
+
+
+@kernel
+def attention(q=L.In(..., Q, D), k=L.In(..., K, D), v=L.In(..., V, K), o=L.Out(..., Q, V), *, scale=None, causal=False,
+              period=None, keys=None, gm=8, gn=8, nk=1, part=8192):  # fmt: skip
+    """o = softmax(q @ k.T * scale) @ v.T, each query over the keys it may see.
+
+    `scale` is 1 / sqrt(D) unless given. `causal`: query i sees keys 0 to i. Grouped queries that share keys are rows of one
+    q, one head after another; `period` is then how many queries a head has, and i counts within a head. `keys`: only the
+    first so many keys are real.
+    """
+    s, p = L.temp(Q, K), L.temp(Q, K)
+    with units(q.tiles(gm), k.tiles(gn)) as (i, j):
+        s[i, j] <<= product(q, k, i, j, gm, gn, nk)
+    x = s * (L.rsqrt(D) * LOG2E if scale is None else scale * LOG2E)
+    if causal:
+        x = L.where(L.greater(L.column_index(K), L.row_index(Q, period)), NEVER, x)
+    if keys is not None:
+        x = L.where(L.less(L.column_index(K), keys), x, NEVER)
+    e = L.exp2(x - L.row_max(x))
+    p <<= e / L.row_sum(e)
+    with units(p.tiles(gm), v.tiles(gn)) as (i, j):
+        o[i, j] <<= product(p, v, i, j, gm, gn, nk)
