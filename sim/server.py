@@ -12,7 +12,6 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from threading import Event, Thread
 
@@ -25,22 +24,11 @@ from .machine import build, simulate
 GRACE = 15.0  # s that a simulation has to end by itself when nobody wants it any more
 
 
-def serve(machine: Machine, address: tuple[str, int] | Path, *, simulator: str, faults: Mapping[str, str] | None = None,
-          waves: Path | None = None, single: bool = False) -> int:  # fmt: skip
-    """Build `machine` and serve its gates on `address`, for one session if `single`; returns how many requests were done.
-
-    Raises what `sim.machine.simulate` raises, and `SessionLost` when a client goes without an end.
-    """
-    built = build(machine, simulator=simulator, waves=waves is not None, faults=faults)
-    return simulate(built, "sim.server:answer", waves=waves, description=machine, address=address,
-                    engine=f"gates under {simulator}", single=single)  # fmt: skip
-
-
-def answer(machine, description: Machine, address: tuple[str, int] | Path, engine: str, single: bool) -> int:
-    """The job: the simulation stands still while nobody asks for anything."""
+def answer(machine, description: Machine, address: Path, engine: str) -> int:
+    """The job: the simulation stands still while nobody asks for anything. Returns how many requests were done."""
     from .transport import RtlTransport
 
-    server = Server(RtlTransport(machine), description, address, engine=engine, single=single)
+    server = Server(RtlTransport(machine), description, address, engine=engine, single=True)
     server.run()
     return server.executed
 
@@ -59,8 +47,12 @@ def main(folder: Path, lifeline: int) -> int:
     alone = Event()
     Thread(target=_end_with, args=(lifeline, folder, alone), daemon=True).start()
     task = pickle.loads((folder / TASK).read_bytes())
+    machine, simulator, waves = task["machine"], task["simulator"], task["waves"]
     try:
-        serve(**task, address=folder / SOCKET, single=True)
+        built = build(machine, simulator=simulator, waves=waves is not None, faults=task["faults"])
+        simulate(
+            built, "sim.server:answer", waves=waves, description=machine, address=folder / SOCKET, engine=f"gates under {simulator}"
+        )
     except Exception as error:
         print(error, file=sys.stderr)
         if alone.wait(1):

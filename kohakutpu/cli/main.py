@@ -14,7 +14,7 @@ from kohakutpu import __version__
 
 COMMANDS = (
     "compile", "explain", "run", "sim", "lockstep", "fuzz", "view", "report", "disasm", "asm", "machine", "errata", "golden",
-    "rtl", "synth", "xpu", "bringup", "sweep", "ci", "build",
+    "rtl", "synth", "xpu", "bringup", "serve", "sweep", "ci", "build",
 )  # fmt: skip
 
 OURS = ("kohakutpu", "rtl", "sim", "fpga")  # packages whose errors say enough without a traceback

@@ -26,9 +26,11 @@ from kohakutpu.model.system import System
 
 sys.path.insert(0, str(Path(__file__).parent))
 from transport_conformance import SCRIPTS  # noqa: E402
+from transport_traffic import Traffic  # noqa: E402
 
 MACHINE = load("mm_mesh")
 ROOT = Path(__file__).resolve().parents[2]
+MILLION = 1_000_000
 SECONDS = 60  # within which a process that should end has ended
 
 
@@ -151,3 +153,23 @@ def test_a_broken_rule_is_heard_at_the_end():
         transport.close()
     assert caught.value.exit_status == 1
     transport.close()
+
+
+def test_a_script_written_against_the_models_runs_on_the_gates():
+    """Unchanged, with the same bytes and the same verdict."""
+    script = ROOT / "examples" / "drive.py"
+    runs = [subprocess.run([sys.executable, script, spec], capture_output=True, text=True) for spec in ("model", "rtl")]
+    assert [run.returncode for run in runs] == [0, 0]
+    assert runs[0].stdout == runs[1].stdout and "byte-equal" in runs[0].stdout
+
+
+@pytest.mark.slow
+def test_a_million_words_through_the_gates(gates, capsys):
+    """In blocks, as an access takes the gates about as long as a hundred words do."""
+    start = time.monotonic()
+    traffic = Traffic(gates, MACHINE, seed=12, longest=2048, blocks=0.9)
+    while traffic.words < MILLION:
+        traffic.run(100)
+    with capsys.disabled():
+        print(f"\nrtl: {traffic.accesses:,} accesses, {traffic.words:,} words, {traffic.requests:,} requests, 0 lost or done twice, "
+              f"{time.monotonic() - start:.0f} s")  # fmt: skip

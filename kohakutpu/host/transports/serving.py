@@ -11,6 +11,7 @@ import math
 import selectors
 import socket
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -33,18 +34,19 @@ class SessionLost(NoTransport):
 class Server:
     """`transport` to `machine`, served on `address`; `engine` says what it is.
 
-    `single` ends with the first session. Contents of the machine, and what programs left in it, pass on from one session
+    `single` ends with the first session; `ready` is called once clients can come. Contents of the machine, and what programs left in it, pass on from one session
     to the next.
     """
 
     def __init__(self, transport: Transport, machine: Machine, address: tuple[str, int] | Path, *, engine: str,
-                 single: bool = False, grace: float = GRACE):  # fmt: skip
+                 single: bool = False, grace: float = GRACE, ready: Callable[[], None] = lambda: None):  # fmt: skip
         self.transport = transport
         self.machine = machine
         self.address = address
         self.engine = engine
         self.single = single
         self.grace = grace
+        self.ready = ready
         self.executed = 0  # requests, those asked again counted once
         self._session: str | None = None
         self._last = Reply(0, False, 0.0)
@@ -68,6 +70,7 @@ class Server:
             selector.register(stack.enter_context(self._over), selectors.EVENT_READ)
             stack.callback(self._stopper.close)
             stream: Stream | None = None
+            self.ready()
             while True:
                 wait = None if self._session is None or stream else max(0.0, self._lost + self.grace - time.monotonic())
                 ready = [key.fileobj for key, _ in selector.select(wait)]

@@ -1,0 +1,60 @@
+"""examples/drive.py and `kohakutpu serve`: a script that does not know what answers it."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kohakutpu.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "examples" / "drive.py"
+
+
+def drive(*arguments):
+    return subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, cwd=ROOT)
+
+
+def test_the_script_on_the_models_recorded_and_replayed(tmp_path):
+    seen = [drive(spec) for spec in ("model", f"record:{tmp_path}/s.jsonl.gz:model", f"replay:{tmp_path}/s.jsonl.gz")]
+    assert [run.returncode for run in seen] == [0, 0, 0] and not any(run.stderr for run in seen)
+    assert "byte-equal" in seen[0].stdout and "as written" in seen[0].stdout and len({run.stdout for run in seen}) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments, status, said",
+    [
+        (("model", "mm_mesh", "vector-alu-sign"), 1, "y differs at byte"),
+        (("model", "mm_mesh", "noc-lost-tail"), 4, "nodes:"),
+        (("socket:/nowhere/at-all",), 3, "nobody serves mm_mesh"),
+    ],
+)
+def test_the_verdicts_of_the_script(arguments, status, said):
+    run = drive(*arguments)
+    assert run.returncode == status and said in run.stdout + run.stderr
+
+
+def test_scripts_share_a_served_machine_one_after_the_other(tmp_path):
+    address = tmp_path / "served"
+    command = [sys.executable, "-m", "kohakutpu.cli.main", "serve", "--machine", "mm_mesh", "--listen", str(address)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
+        assert server.stdout.readline() == f"mm_mesh (model) is served on {address}; Ctrl-C ends it\n"
+        runs = [drive(f"socket:{address}") for _ in range(2)]
+        server.send_signal(signal.SIGINT)
+        rest = server.stdout.read()
+    assert [run.returncode for run in runs] == [0, 0] and runs[0].stdout == runs[1].stdout == drive("model").stdout
+    assert server.returncode == 0 and int(re.match(r"([\d,]+) requests done", rest)[1].replace(",", "")) > 200
+    assert not address.exists()
+
+
+def test_what_cannot_be_served(tmp_path, capsys):
+    for arguments, status, said in (
+        (["--listen", "0.0.0.0:7000"], 3, "0.0.0.0: a machine is served to this computer alone"),
+        (["--listen", str(tmp_path)], 3, "it is there and is no socket"),
+        (["--listen", str(tmp_path / "s"), "--transport", "card"], 2, "no transport 'card'"),
+    ):
+        assert main(["serve", *arguments]) == status
+        assert said in capsys.readouterr().err
