@@ -52,11 +52,14 @@ class Server:
         self._last = Reply(0, False, 0.0)
         self._lost = math.inf  # when the session's connection was lost
         self._walked: dict[str, list] = {}
-        self._over, self._stopper = socket.socketpair()
+        self._stopper: socket.socket | None = None
+        self._stopped = False
 
     def stop(self) -> None:
         """End `run` from another thread, or from a signal handler."""
-        self._stopper.send(b"\0")
+        self._stopped = True
+        if self._stopper:
+            self._stopper.send(b"\0")
 
     def run(self) -> None:
         """Serve until `stop`, or until a `single` session has ended. Raises `SessionLost` when a client does not come back."""
@@ -67,14 +70,14 @@ class Server:
                 stack.callback(self.address.unlink, missing_ok=True)
             selector = stack.enter_context(selectors.DefaultSelector())
             selector.register(listener, selectors.EVENT_READ)
-            selector.register(stack.enter_context(self._over), selectors.EVENT_READ)
-            stack.callback(self._stopper.close)
+            over, self._stopper = (stack.enter_context(end) for end in socket.socketpair())
+            selector.register(over, selectors.EVENT_READ)
             stream: Stream | None = None
             self.ready()
-            while True:
+            while not self._stopped:
                 wait = None if self._session is None or stream else max(0.0, self._lost + self.grace - time.monotonic())
                 ready = [key.fileobj for key, _ in selector.select(wait)]
-                if self._over in ready:
+                if over in ready:
                     return
                 if not ready and stream is None and self._session is not None and time.monotonic() >= self._lost + self.grace:
                     raise SessionLost(
