@@ -47,6 +47,14 @@ def members(group):
     return found
 
 
+def gone(group, folder):
+    """Whether a simulation's processes and its folder go; a killed process takes a moment."""
+    deadline = time.monotonic() + SECONDS
+    while (members(group) or Path(folder).exists()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not members(group) and not Path(folder).exists()
+
+
 @pytest.fixture(scope="module")
 def gates():
     with open_transport("rtl", MACHINE) as transport:
@@ -81,12 +89,12 @@ def test_accesses_take_the_models_cycles(gates):
 def test_a_simulator_that_dies_is_reported_by_name():
     with pytest.raises(NoTransport) as caught, open_transport("rtl", MACHINE) as transport:
         transport.write64(MEMORY_BASE + 64, 1)
-        group = transport.pid
+        group, folder = transport.pid, transport.address.parent
         os.killpg(group, signal.SIGKILL)
         transport.read64(MEMORY_BASE + 64)
     text = str(caught.value)
     assert "lost during a read of 8 bytes at 0x10000000040" in text and "the simulator has ended (status -9)" in text
-    assert caught.value.exit_status == 3 and not members(group)
+    assert caught.value.exit_status == 3 and gone(group, folder)
 
 
 def test_a_simulator_that_hangs_is_ended_and_reported_by_name():
@@ -98,7 +106,7 @@ def test_a_simulator_that_hangs_is_ended_and_reported_by_name():
     text = str(caught.value)
     assert "the read of 8 bytes at 0x10000000040 was not answered" in text and "within 2 s" in text and "cycles" in text
     assert f"the simulator (process group {group}) is still running, and is ended now" in text
-    assert caught.value.exit_status == 4 and not members(group) and not folder.exists()
+    assert caught.value.exit_status == 4 and gone(group, folder)
 
 
 CLIENT = """
@@ -119,10 +127,7 @@ def test_a_client_that_is_killed_leaves_no_simulator():
         group, folder = client.stdout.readline().split()
         assert members(int(group)) and Path(folder).exists()
         client.kill()
-    deadline = time.monotonic() + SECONDS
-    while (members(int(group)) or Path(folder).exists()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not members(int(group)) and not Path(folder).exists()
+    assert gone(int(group), folder)
 
 
 @pytest.mark.parametrize(
