@@ -256,7 +256,7 @@ def _check(place: Path, description) -> None:
 
 def _check_argument(place: Path, what: str, entry: dict, allocations: list[dict]) -> None:
     kind = entry.get("kind")
-    if kind not in ARGUMENT_KEYS or set(entry) != ARGUMENT_KEYS[kind]:
+    if str(kind) not in ARGUMENT_KEYS or set(entry) != ARGUMENT_KEYS[kind]:
         raise _refuse(place, f"{what} is {entry!r}, which is no argument")
     if kind == "scalar" and not re.fullmatch("([0-9a-f]{2}){1,8}", str(entry["hex"])):
         raise _refuse(place, f"{what}: hex is {entry['hex']!r}, where 1 to 8 bytes of two hex digits are expected")
@@ -286,7 +286,7 @@ def read(directory: Path) -> Recording:
         raise _refuse(place, "the file is missing")
     try:
         description = json.loads(place.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _refuse(place, f"no JSON ({error})") from None
     _check(place, description)
     allocations = description["allocs"]

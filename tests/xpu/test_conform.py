@@ -202,6 +202,55 @@ def test_a_damaged_recording_is_undefined(folder, change, reason):
     assert only(folder) == ("undefined", reason)
 
 
+@pytest.mark.parametrize("file", ["a0.in", "a0.out", "a1.in", "a1.out"])
+def test_no_flipped_bit_of_an_allocation_passes(folder, file):
+    record_scaled()
+    place = folder / "scaled.1" / file
+    whole = place.read_bytes()
+    for bit in range(0, 8 * len(whole), 11):
+        place.write_bytes(bytes(value ^ (1 << bit % 8 if n == bit // 8 else 0) for n, value in enumerate(whole)))
+        outcome, detail = only(folder)
+        assert outcome == "undefined" and f"scaled.1/{file}: its SHA-256 is" in detail
+
+
+def test_no_damage_of_a_launch_json_ends_the_run(folder):
+    """Whatever a value becomes, the recording gets an outcome."""
+    record_scaled()
+    place = folder / "scaled.1/launch.json"
+    whole = json.loads(place.read_text())
+    odd = [
+        None,
+        True,
+        -1,
+        0,
+        3,
+        1.5,
+        "",
+        "x",
+        [],
+        [1],
+        {},
+        [{"kind": []}] * 3,
+        [{"bytes": 4}],
+        "é\t\n",
+        [[1, 1, 1]] * 2,
+    ]
+    seen = set()
+    for key in whole:
+        for value in odd:
+            place.write_text(json.dumps(whole | {key: value}))
+            seen.add(only(folder)[0])
+    for cut in range(0, len(json.dumps(whole)), 7):
+        place.write_text(json.dumps(whole)[:cut])
+        assert only(folder)[0] == "undefined"
+    for text in ("[" * 100_000, "\x00", '{"version": 1e999}', "9" * 5000):
+        place.write_text(text)
+        assert only(folder)[0] == "undefined"
+    place.write_bytes(b"\xff\xfe")
+    assert only(folder)[0] == "undefined"
+    assert seen <= {"pass", "fail", "undefined", "missing", "refused"} and {"undefined", "missing"} <= seen
+
+
 def test_a_launch_that_nothing_can_be_compared_of_is_undefined(folder):
     @kernel
     def idle(a: f32):
@@ -308,6 +357,18 @@ def test_every_byte_of_a_shared_allocation_is_compared_once(folder):
 def test_ulp_distance_is_sign_magnitude(kind, left, right, distance):
     pair = [np.array([value], kind.dtype) for value in (left, right)]
     assert int(ulp_distance(kind, *pair)[0]) == int(ulp_distance(kind, *pair[::-1])[0]) == distance
+
+
+@pytest.mark.parametrize("kind, infinity", [(f16, 0x7C00), (bf16, 0x7F80)])
+def test_ulp_distance_counts_the_numbers_between(kind, infinity):
+    """Against the rank of each number among all of its format; every number meets eight others."""
+    magnitudes = np.arange(infinity + 1)
+    bits = np.concatenate([0x8000 | magnitudes[:0:-1], magnitudes]).astype(np.uint16)  # ascending, one zero
+    rank = np.arange(len(bits))
+    for seed in range(8):
+        other = np.random.default_rng(seed).permutation(len(bits))
+        pair = bits.view(kind.dtype), bits[other].view(kind.dtype)
+        np.testing.assert_array_equal(ulp_distance(kind, *pair), np.abs(rank - rank[other]))
 
 
 def test_bfloat16_has_its_own_nans():

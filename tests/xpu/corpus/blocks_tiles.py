@@ -112,10 +112,15 @@ def on_fragment_elements(data):
 
 def fused(a, b, c) -> np.float32:
     """a * b + c of float32, rounded once."""
+    if not np.isfinite([a, b, c]).all():
+        return a * b + c
     exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
     near = np.float32(float(exact))
+    if not np.isfinite(near):
+        return near
     options = [near, np.nextafter(near, np.float32(np.inf)), np.nextafter(near, np.float32(-np.inf))]
-    return min(options, key=lambda v: (abs(Fraction(float(v)) - exact), v.view(np.uint32) & 1))
+    finite = [option for option in options if np.isfinite(option)]
+    return min(finite, key=lambda v: (abs(Fraction(float(v)) - exact), v.view(np.uint32) & 1))
 
 
 EPILOGUE = """
