@@ -1,7 +1,8 @@
 """One script for models, gates and cards: `python examples/drive.py [TRANSPORT [MACHINE]]`, such as `rtl mm_mesh`.
 
-Asks every unit who it is, fills and reads memory, runs a kernel, and holds its result against the reference interpreter. What it
-prints is the same whatever answers. Exit status: 0 right, 1 a wrong answer; 3 and 4 when nobody answers (docs/transports.md).
+Asks every unit who it is, fills and reads memory, runs a kernel, and holds its result against the reference
+interpreter. What it prints is the same whatever answers. Exit status: 0 right, 1 a wrong answer; 3 and 4 when nobody
+answers (docs/transports.md).
 """
 
 from __future__ import annotations
@@ -44,7 +45,11 @@ def drive(transport: Transport, machine: Machine) -> bool:
     print("control agent:", driver.identify())
     for unit in machine.units:
         caps = ask(driver, machine, unit.node)
-        print("({},{})".format(*xy(unit.node)), UnitType(caps["type"]).name.lower(), f"with room for {caps['inst_depth']} instructions")
+        print(
+            "({},{})".format(*xy(unit.node)),
+            UnitType(caps["type"]).name.lower(),
+            f"with room for {caps['inst_depth']} instructions",
+        )
     data = np.random.default_rng(1).bytes(4096)
     transport.write_block(MEMORY_BASE + 0x2_0000, data)
     found = transport.read_block(MEMORY_BASE + 0x2_0000, 4096)

@@ -51,7 +51,12 @@ def main(folder: Path, lifeline: int) -> int:
     try:
         built = build(machine, simulator=simulator, waves=waves is not None, faults=task["faults"])
         simulate(
-            built, "sim.server:answer", waves=waves, description=machine, address=folder / SOCKET, engine=f"gates under {simulator}"
+            built,
+            "sim.server:answer",
+            waves=waves,
+            description=machine,
+            address=folder / SOCKET,
+            engine=f"gates under {simulator}",
         )
     except Exception as error:
         print(error, file=sys.stderr)

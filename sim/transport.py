@@ -48,10 +48,14 @@ class RtlTransport(Transport):
         return int.from_bytes(self.read_block(address, 8), "little")
 
     def write_block(self, address: int, data: bytes) -> None:
-        self._named(f"write of {len(data)} bytes at {address:#x}", self._write, *locate(address, len(data), "write"), data)
+        self._named(
+            f"write of {len(data)} bytes at {address:#x}", self._write, *locate(address, len(data), "write"), data
+        )
 
     def read_block(self, address: int, length: int) -> bytes:
-        return self._named(f"read of {length} bytes at {address:#x}", self._read, *locate(address, length, "read"), length)
+        return self._named(
+            f"read of {length} bytes at {address:#x}", self._read, *locate(address, length, "read"), length
+        )
 
     def _named(self, what: str, access: Callable, *arguments):
         """Do an access; its failure names the host's address."""

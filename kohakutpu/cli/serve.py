@@ -1,4 +1,5 @@
-"""Serve a machine over a socket, so that scripts in other processes drive it one after the other (docs/transports.md, socket).
+"""Serve a machine over a socket, so that scripts in other processes drive it one after the other (docs/transports.md,
+socket).
 
 Ends with Ctrl-C, or when a client goes without an end.
 """
@@ -19,8 +20,12 @@ HELP = "serve a machine over a socket"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--listen", required=True, metavar="PATH|HOST:PORT", help="a UNIX socket, or a port of this computer")
-    parser.add_argument("--transport", default="model", metavar="T", help="the way to the machine (default model; docs/transports.md)")
+    parser.add_argument(
+        "--listen", required=True, metavar="PATH|HOST:PORT", help="a UNIX socket, or a port of this computer"
+    )
+    parser.add_argument(
+        "--transport", default="model", metavar="T", help="the way to the machine (default model; docs/transports.md)"
+    )
     parser.add_argument("--machine", default=DEFAULT_MACHINE, metavar="M", help=f"default {DEFAULT_MACHINE}")
     parser.add_argument("--fault", action="append", default=[], metavar="NAME", help="plant a fault (repeatable)")
 
@@ -30,9 +35,9 @@ def main(args: argparse.Namespace) -> int:
     machine.require_mesh()
     address = parse_address(args.listen)
     with open_transport(args.transport, machine, faults=args.fault) as transport:
-        server = Server(transport, machine, address, engine=getattr(transport, "engine", args.transport), ready=lambda: print(
-            f"{machine.name} ({args.transport}) is served on {args.listen}; Ctrl-C ends it", flush=True
-        ))  # fmt: skip
+        said = f"{machine.name} ({args.transport}) is served on {args.listen}; Ctrl-C ends it"
+        engine = getattr(transport, "engine", args.transport)
+        server = Server(transport, machine, address, engine=engine, ready=lambda: print(said, flush=True))
         before = {number: signal.signal(number, lambda *_: server.stop()) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             server.run()

@@ -1,4 +1,6 @@
-"""A Tcl server with a JTAG-to-AXI master in front of any transport: real Tcl, and the vendor's commands as far as they are used."""
+"""A Tcl server with a JTAG-to-AXI master in front of any transport: real Tcl, and the vendor's commands as far as they
+are used.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,11 @@ proc get_property {property name} { say [python_property $property $name] }
 
 @dataclass
 class Link:
-    """What is wrong with it: reads that many transactions late; bursts that many beats shifted, single beats too if `always`;
-    `width` of the master; `stale` is how often an old reply comes (again) before the right one; `silent` replies are not
-    sent; `broken` addresses do not answer; `forgetful` servers know no session after a lost connection."""
+    """What is wrong with it: reads that many transactions late; bursts that many beats shifted, single beats too if
+    `always`; `width` of the master; `stale` is how often an old reply comes (again) before the right one; `silent`
+    replies are not sent; `broken` addresses do not answer; `forgetful` servers know no session after a lost
+    connection.
+    """
 
     skew: int = 0
     shift: int = 0
@@ -102,7 +106,9 @@ class FakeJtag:
             raise ValueError(f"[Xicom 50-38] AXI transaction at {transaction['-address']} timed out")
         if transaction["-type"] == "read":
             self._late.append(int.from_bytes(self.inner.read_block(address, 8 * beats), "little"))
-            transaction["DATA"] = f"{self._late.popleft():0{self.link.width // 4 * beats}x}"[-self.link.width // 4 * beats :]
+            transaction["DATA"] = f"{self._late.popleft():0{self.link.width // 4 * beats}x}"[
+                -self.link.width // 4 * beats :
+            ]
             return ""
         words = [bytes.fromhex(word)[::-1] for word in reversed(transaction["-data"].split("_"))]
         if len(words) != beats or {len(word) for word in words} != {8}:

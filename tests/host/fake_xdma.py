@@ -1,4 +1,6 @@
-"""The device files of a card in front of any transport, as `XdmaTransport` opens them: `open`, `close`, `preadv`, `pwritev`."""
+"""The device files of a card in front of any transport, as `XdmaTransport` opens them: `open`, `close`, `preadv`,
+`pwritev`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from chaos import Harm
 @dataclass
 class Card:
     """What is wrong with it: `width` in bytes of the user device; `dead` channels fail; `late` channels time out;
-    `fragile` lets register writes fail like everything else, before or after they are done; `missing` channels are not there."""
+    `fragile` lets register writes fail like everything else, before or after they are done; `missing` channels are not
+    there.
+    """
 
     width: int = 8
     dead: frozenset[str] = frozenset()
@@ -30,8 +34,8 @@ class Card:
 class FakeFiles:
     """`done` counts harm; `counts` transfers by channel."""
 
-    def __init__(self, inner: Transport, name: str, *, card: Card | None = None, harm: Harm | None = None, seed: int = 1,
-                 control: int = 0, idle: int = 0):  # fmt: skip
+    def __init__(self, inner: Transport, name: str, *, card: Card | None = None, harm: Harm | None = None,
+                 seed: int = 1, control: int = 0, idle: int = 0):  # fmt: skip
         self.inner = inner
         self.name = name
         self.card = card or Card()

@@ -1,4 +1,6 @@
-"""Gates that another process drives: the conformance suite, and what is said when the simulator stops, hangs or is left."""
+"""Gates that another process drives: the conformance suite, and what is said when the simulator stops, hangs or is
+left.
+"""
 
 import os
 import signal
@@ -137,7 +139,12 @@ def test_a_client_that_is_killed_leaves_no_simulator():
         ("rtl,speed=2", [], SpecError, "rtl has no option speed"),
         ("rtl,timeout=never", [], SpecError, "timeout=never: expected a number of seconds"),
         ("rtl", ["noc-lost-tail"], SpecError, "expected place=name, such as cluster0=lane-tie"),
-        ("rtl:icarus", ["cluster0=no-such"], NoTransport, "did not start .*\n.*cluster0 of mm_mesh has no fault 'no-such'"),
+        (
+            "rtl:icarus",
+            ["cluster0=no-such"],
+            NoTransport,
+            "did not start .*\n.*cluster0 of mm_mesh has no fault 'no-such'",
+        ),
     ],
 )
 def test_what_cannot_be_started_is_refused(spec, faults, error, reason):
@@ -176,5 +183,5 @@ def test_a_million_words_through_the_gates(gates, capsys):
     while traffic.words < MILLION:
         traffic.run(100)
     with capsys.disabled():
-        print(f"\nrtl: {traffic.accesses:,} accesses, {traffic.words:,} words, {traffic.requests:,} requests, 0 lost or done twice, "
-              f"{time.monotonic() - start:.0f} s")  # fmt: skip
+        print(f"\nrtl: {traffic.accesses:,} accesses, {traffic.words:,} words, {traffic.requests:,} requests, "
+              f"0 lost or done twice, {time.monotonic() - start:.0f} s")  # fmt: skip

@@ -40,7 +40,9 @@ def opened(kind, folder, stack, inner):
     if kind == "rebased":
         return stack.enter_context(Rebased(Board(inner), control=CONTROL, memory=MEMORY))
     if kind == "window":
-        return stack.enter_context(Window(inner, {"control": (CONTROL_BASE, CONTROL_SIZE), "memory": (MEMORY_BASE, MEMORY_SIZE)}))
+        return stack.enter_context(
+            Window(inner, {"control": (CONTROL_BASE, CONTROL_SIZE), "memory": (MEMORY_BASE, MEMORY_SIZE)})
+        )
     return stack.enter_context(Recorder(inner, MACHINE, folder / "session.jsonl", "model"))
 
 

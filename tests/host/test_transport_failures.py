@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from kohakutpu.host.transport import CONTROL_BASE, MEMORY_BASE, NoTransport, Tra
 from kohakutpu.host.transports import open_transport
 from kohakutpu.host.transports.opening import SpecError
 from kohakutpu.host.transports.recording import Diverged, Recorder, RecordingError, Replay
-from kohakutpu.host.transports.serving import Server, SessionLost
+from kohakutpu.host.transports.serving import SessionLost
 from kohakutpu.host.transports.socket_transport import SocketTransport
 from kohakutpu.host.transports.stream import listen, parse_address
 from kohakutpu.host.transports.wrappers import Rebased, Window
@@ -26,7 +26,7 @@ from kohakutpu.machine import load
 from kohakutpu.model.system import System
 
 sys.path.insert(0, str(Path(__file__).parent))
-from chaos import Harm, Proxy  # noqa: E402
+from chaos import Harm  # noqa: E402
 from fake_xdma import Card, FakeFiles  # noqa: E402
 from transport_traffic import Ledger, Traffic  # noqa: E402
 from transport_world import harmed, jtag_to, served  # noqa: E402
@@ -131,7 +131,10 @@ def test_sessions_follow_one_another_on_one_machine(tmp_path):
 
 
 def test_a_client_that_goes_ends_the_server(tmp_path):
-    with pytest.raises(SessionLost, match="last request was number 1"), served(model(), MACHINE, tmp_path / "s", grace=0.2):
+    with (
+        pytest.raises(SessionLost, match="last request was number 1"),
+        served(model(), MACHINE, tmp_path / "s", grace=0.2),
+    ):
         transport = SocketTransport(tmp_path / "s", MACHINE)
         transport.write64(AT, 1)
         transport._hang_up()
@@ -161,7 +164,9 @@ def test_silence_is_reported_by_address(tmp_path):
 
     with pytest.raises(SessionLost), served(Asleep(model()), MACHINE, tmp_path / "s", grace=0.1):
         transport = SocketTransport(tmp_path / "s", MACHINE, timeout=0.2)
-        with pytest.raises(Unanswered, match="the read of 8 bytes at 0x10000001240 was not answered .* within 0.2 s") as caught:
+        with pytest.raises(
+            Unanswered, match="the read of 8 bytes at 0x10000001240 was not answered .* within 0.2 s"
+        ) as caught:
             transport.read64(AT)
         assert caught.value.exit_status == 4
 
@@ -272,14 +277,18 @@ def test_a_reply_that_never_comes_is_asked_for_again_and_nothing_done_twice():
             assert transport.read64(CONTROL_BASE) == 7
             assert ledger.words == before + 1 and transport.inner.reconnected == 2
             connect.fake.link.silent = 100
-            with pytest.raises(Unanswered, match="write of 8 bytes at 0x800000 was not answered .* within 0.3 s, asked 5 times"):
+            with pytest.raises(
+                Unanswered, match="write of 8 bytes at 0x800000 was not answered .* within 0.3 s, asked 5 times"
+            ):
                 transport.write64(CONTROL_BASE, 8)
 
 
 def test_an_address_that_does_not_answer_is_named():
     with jtag_to(model(), broken=frozenset({(1 << 41) + 0x1240})) as connect, connect() as transport:
         for access in (lambda: transport.read64(AT), lambda: transport.write64(AT, 1)):
-            with pytest.raises(Unanswered, match=r"8 bytes at 0x10000001240: .*at 0x20000001240: .*timed out") as caught:
+            with pytest.raises(
+                Unanswered, match=r"8 bytes at 0x10000001240: .*at 0x20000001240: .*timed out"
+            ) as caught:
                 access()
             assert caught.value.exit_status == 4
         transport.write64(AT + 8, 6)
@@ -349,7 +358,9 @@ def test_a_device_that_fails_is_named_with_the_address(channel, access, how, kin
     files.card = Card(**{how: frozenset({channel})})
     address = CONTROL_BASE + 0x58 if channel == "user" else MEMORY_BASE + 0x1240
     with pytest.raises(kind, match=f"{access} of .* at {address:#x}: /dev/x_{channel}"):
-        transport.read64(address) if access == "read" else transport.write_block(address & -64, bytes(64)) or transport.write64(address, 1)
+        transport.read64(address) if access == "read" else transport.write_block(
+            address & -64, bytes(64)
+        ) or transport.write64(address, 1)
     files.card = Card()
     transport.write64(AT, 3)  # it is back
     assert transport.read64(AT) == 3
@@ -423,15 +434,23 @@ def test_a_replay_says_what_the_machine_said(recorded):
     with open_transport(f"replay:{path}", MACHINE) as again:
         assert script(again) == found
         assert again.finished() and again.unit == "cycles"
-        with pytest.raises(Diverged, match="ends after 7 accesses, and the script asks for a read of 8 bytes at 0x10000001240"):
+        with pytest.raises(
+            Diverged, match="ends after 7 accesses, and the script asks for a read of 8 bytes at 0x10000001240"
+        ):
             again.read64(AT)
 
 
 @pytest.mark.parametrize(
     "step, reason",
     [
-        (lambda t: t.write64(AT, 0x56), r"access 1 of 7 .* asks for a write of 8 bytes at 0x10000001240, 5600.*; recorded .*, 5500"),
-        (lambda t: t.write64(AT + 8, 0x55), "asks for a write of 8 bytes at 0x10000001248.*; recorded was a write of 8 bytes at 0x10000001240"),
+        (
+            lambda t: t.write64(AT, 0x56),
+            r"access 1 of 7 .* asks for a write of 8 bytes at 0x10000001240, 5600.*; recorded .*, 5500",
+        ),
+        (
+            lambda t: t.write64(AT + 8, 0x55),
+            "asks for a write of 8 bytes at 0x10000001248.*; recorded was a write of 8 bytes at 0x10000001240",
+        ),
         (lambda t: t.read64(AT), "asks for a read of 8 bytes at 0x10000001240; recorded was a write"),
         (lambda t: t.pause(), "access 1 of 7 in .*: the script asks for a pause; recorded was a write"),
     ],
@@ -448,7 +467,10 @@ def test_another_script_is_refused_with_the_access(recorded, step, reason):
         (lambda lines: lines[:-1], "is cut off after 8 lines"),
         (lambda lines: [*lines[:2], *lines[3:]], "is damaged: 6 entries"),
         (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], "is damaged: 7 entries"),
-        (lambda lines: [lines[0].replace('"version": 1', '"version": 2'), *lines[1:]], "is of version 2, and version 1 is read"),
+        (
+            lambda lines: [lines[0].replace('"version": 1', '"version": 2'), *lines[1:]],
+            "is of version 2, and version 1 is read",
+        ),
         (lambda lines: ["{}\n", *lines[1:]], "is no recording of a session"),
         (lambda lines: [], "is no recording of a session"),
     ],
@@ -496,7 +518,10 @@ def test_a_window_refuses_what_leaves_it():
     before = inner.inner.system.host.bytes_written
     for address, length in ((AT + 64, 8), (AT - 8, 8), (AT + 56, 16), (CONTROL_BASE, 8)):
         for access in (lambda: window.read_block(address, length), lambda: window.write_block(address, bytes(length))):
-            with pytest.raises(TransportError, match=f"{length} bytes at {address:#x} leaves every window: scratch is 0x10000001240..\\+0x40"):
+            with pytest.raises(
+                TransportError,
+                match=f"{length} bytes at {address:#x} leaves every window: scratch is 0x10000001240..\\+0x40",
+            ):
                 access()
     assert inner.inner.system.host.bytes_written == before
     with pytest.raises(TransportError, match="window odd: address 0x4 is not a multiple of 8"):
@@ -504,7 +529,9 @@ def test_a_window_refuses_what_leaves_it():
 
 
 def test_rebased_windows_may_not_meet():
-    with pytest.raises(TransportError, match="the control window at 0x10000000100 .* lies in the memory window at 0x10000000000"):
+    with pytest.raises(
+        TransportError, match="the control window at 0x10000000100 .* lies in the memory window at 0x10000000000"
+    ):
         Rebased(model(), control=MEMORY_BASE + 0x100, memory=MEMORY_BASE)
 
 

@@ -24,8 +24,8 @@ HARM = Harm(short=0.01, delay=0.001, drop=0.0005)
 
 
 def told(kind, traffic, start, harm=""):
-    print(f"\n{kind}: {traffic.accesses:,} accesses, {traffic.words:,} words, {traffic.requests:,} requests, 0 lost or done twice, "
-          f"{time.monotonic() - start:.0f} s{harm}")  # fmt: skip
+    print(f"\n{kind}: {traffic.accesses:,} accesses, {traffic.words:,} words, {traffic.requests:,} requests, "
+          f"0 lost or done twice, {time.monotonic() - start:.0f} s{harm}")  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["socket", "jtag", "xdma"])

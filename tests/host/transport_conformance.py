@@ -1,7 +1,7 @@
 """What every transport must do: scripts that get an open transport and its machine, and return what they saw.
 
-A script is run through each transport unchanged (test_transport_conformance.py, and test_rtl_transport.py for gates); what
-it returns must be the same through all of them.
+A script is run through each transport unchanged (test_transport_conformance.py, and test_rtl_transport.py for gates);
+what it returns must be the same through all of them.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ def words_and_blocks_agree(transport: Transport, machine: Machine):
     transport.write64(AT, 0x0123456789ABCDEF)
     transport.write64(AT + 8, 0xFEDCBA9876543210)
     block = transport.read_block(AT, 16)
-    assert block == bytes.fromhex("efcdab8967452301" "1032547698badcfe"), f"{AT:#x}"
+    assert block == bytes.fromhex("efcdab89674523011032547698badcfe"), f"{AT:#x}"
     transport.write_block(AT + 8, bytes(range(24)))
     words = [transport.read64(AT + at) for at in range(0, 40, 8)]
-    assert words[0] == 0x0123456789ABCDEF and words[1] == 0x0706050403020100 and words[3] == 0x1716151413121110, f"{AT:#x}"
+    assert words[0] == 0x0123456789ABCDEF and words[1] == 0x0706050403020100 and words[3] == 0x1716151413121110, (
+        f"{AT:#x}"
+    )
     one, other = (CONTROL_BASE + register.offset for register in (registers.PROG_DST, registers.PROG_LEN))
     transport.write_block(one, (0x21).to_bytes(8, "little") + (0x345).to_bytes(8, "little"))
     assert (transport.read64(one), transport.read64(other)) == (0x21, 0x345), f"{one:#x}"
@@ -83,7 +85,10 @@ def refusals_name_the_address(transport: Transport, machine: Machine):
     """Nothing that is refused reaches the machine, and the transport goes on."""
     transport.write64(CTRL, 77)
     for address, length, reason in REFUSED:
-        for ask in (lambda: transport.read_block(address, length), lambda: transport.write_block(address, bytes(length))):
+        for ask in (
+            lambda: transport.read_block(address, length),
+            lambda: transport.write_block(address, bytes(length)),
+        ):
             with pytest.raises(TransportError, match=reason) as caught:
                 ask()
             assert f"{address:#x}" in str(caught.value)
@@ -122,7 +127,9 @@ def time_passes(transport: Transport, machine: Machine):
 def a_wait_in_vain_is_reported(transport: Transport, machine: Machine):
     """The driver's time-out, with whatever the transport knows; afterwards everything works."""
     driver = Driver(transport, timeout={"cycles": 500, "s": 0.05}[transport.unit])
-    with pytest.raises(NoAnswer, match=r"NODE_STATUS\[0x21\] still reads count=0 valid=0 after .* wanted count=3 valid=1") as caught:
+    with pytest.raises(
+        NoAnswer, match=r"NODE_STATUS\[0x21\] still reads count=0 valid=0 after .* wanted count=3 valid=1"
+    ) as caught:
         driver.await_signals(node(1, 2), 3)
     if transport.progress is not None:
         assert "nodes:" in str(caught.value) or "control agent:" in str(caught.value)

@@ -27,8 +27,9 @@ LOOKS = 400  # at the mailbox for an answer that is on its way
 
 
 class Ledger(Wrapper):
-    """Counts and digests the register words that reach `inner`, and the memory bytes; what is asked for in the other order is
-    another digest."""
+    """Counts and digests the register words that reach `inner`, and the memory bytes; what is asked for in the other
+    order is another digest.
+    """
 
     def __init__(self, inner: Transport):
         super().__init__(inner)
@@ -50,7 +51,8 @@ class Ledger(Wrapper):
 class Traffic:
     """A stream of random accesses that `seed` fixes; `accesses` and `words` are what was asked for so far.
 
-    `longest` is in words, of a block; `events` is how often an access is one of the mailbox, `blocks` how often it is a block.
+    `longest` is in words, of a block; `events` is how often an access is one of the mailbox, `blocks` how often it is a
+    block.
     """
 
     def __init__(self, transport: Transport, machine: Machine, seed: int, *, longest: int = 64, events: float = 0.05,
@@ -78,7 +80,9 @@ class Traffic:
         while self.waiting:
             self._receive()
         self._count(1)
-        assert self.driver.receive() is None, f"an answer too many at {self._at(registers.RX_FLIT):#x}: a write was done twice"
+        assert self.driver.receive() is None, (
+            f"an answer too many at {self._at(registers.RX_FLIT):#x}: a write was done twice"
+        )
         self._expect(MEMORY_BASE + REGION, bytes(self.shadow), self.transport.read_block(MEMORY_BASE + REGION, SIZE))
 
     def _count(self, words: int, accesses: int = 1) -> None:
@@ -90,7 +94,11 @@ class Traffic:
 
     def _expect(self, address: int, expected: bytes, found: bytes) -> None:
         if expected != found:
-            at = next((i for i, (a, b) in enumerate(zip(expected, found)) if a != b), min(len(expected), len(found))) // WORD * WORD
+            at = (
+                next((i for i, (a, b) in enumerate(zip(expected, found)) if a != b), min(len(expected), len(found)))
+                // WORD
+                * WORD
+            )
             raise AssertionError(
                 f"access {self.accesses}: {found[at : at + WORD].hex()} at {address + at:#x}, expected "
                 f"{expected[at : at + WORD].hex()} ({len(found)} bytes of {len(expected)})"
@@ -132,7 +140,9 @@ class Traffic:
             self.transport.write64(self._at(register), value)
         else:
             expected = self.storage[register.name].to_bytes(WORD, "little")
-            self._expect(self._at(register), expected, self.transport.read64(self._at(register)).to_bytes(WORD, "little"))
+            self._expect(
+                self._at(register), expected, self.transport.read64(self._at(register)).to_bytes(WORD, "little")
+            )
 
     def _send(self) -> None:
         self.requests += 1
@@ -156,7 +166,8 @@ class Traffic:
             self.transport.pause()
         else:
             raise AssertionError(
-                f"access {self.accesses}: no answer at {self._at(registers.RX_FLIT):#x} to request {self.waiting[0][0]:#x}: lost"
+                f"access {self.accesses}: no answer at {self._at(registers.RX_FLIT):#x} to request "
+                f"{self.waiting[0][0]:#x}: lost"
             )
         self._count(registers.FLIT_WORDS + 1, registers.FLIT_WORDS + 1)
         of_unit = [txn for txn, node in self.waiting if node == flit.src]

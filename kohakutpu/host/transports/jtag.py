@@ -1,7 +1,8 @@
-"""`Transport` through a Tcl server that owns a JTAG-to-AXI master (spec: driver view, transports). docs/transports.md, jtag.
+"""`Transport` through a Tcl server that owns a JTAG-to-AXI master (spec: driver view, transports). docs/transports.md,
+jtag.
 
-A request is a line with the length of a script, then the script; a reply the line `code n_result n_log`, then a result and
-a log of so many bytes. The scripts need `jtag.tcl`, which is sent when a session opens. Addresses are the board's.
+A request is a line with the length of a script, then the script; a reply the line `code n_result n_log`, then a result
+and a log of so many bytes. The scripts need `jtag.tcl`, which is sent when a session opens. Addresses are the board's.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ WORDS = 512  # of one request
 RESULT_LIMIT = 1 << 20  # bytes of a result or a log
 WORD_DIGITS = 16
 LATEST = 7  # transactions that a read may be late, or beats that a write may be shifted, and still be recognised
-PROBE = "1101001110010111010001100"  # where the probe reads CAPS, and where a register that reads 0: no shift of it is like it
+# Where the probe reads CAPS, and where a register that reads 0: no shift of it is like it.
+PROBE = "1101001110010111010001100"
 NOTHING = 0x0028  # a register offset that reads 0
 
 
@@ -39,10 +41,10 @@ class Untrusted(TransportError):
 class JtagTransport(SessionTransport):
     """A session with the server at `address`, on the 64-bit JTAG-to-AXI master `master`.
 
-    Opening measures whether reads answer for earlier reads (CAPS at `control`, a board's address) and whether bursts land shifted
-    (32 words of memory at `scratch`, which are put back), and raises `Untrusted` when they do. With `realign` late reads are
-    made up for and writes go beat by beat, if that is measured to be right.
-    Raises `NoTransport` without a server, `Unanswered` for what it cannot do or leaves unanswered.
+    Opening measures whether reads answer for earlier reads (CAPS at `control`, a board's address) and whether bursts
+    land shifted (32 words of memory at `scratch`, which are put back), and raises `Untrusted` when they do. With
+    `realign` late reads are made up for and writes go beat by beat, if that is measured to be right. Raises
+    `NoTransport` without a server, `Unanswered` for what it cannot do or leaves unanswered.
     """
 
     bulk = True
@@ -82,7 +84,9 @@ class JtagTransport(SessionTransport):
             raise Dropped(f"a reply of {sizes[0]} and {sizes[1]} bytes: no part may have more than {RESULT_LIMIT}")
         result, log = (self._stream.receive(size).decode(errors="replace") for size in sizes)
         if code:
-            raise Unanswered(f"the JTAG server on {self.where}: {result.strip() or 'an error without a text'}{_noted(log)}")
+            raise Unanswered(
+                f"the JTAG server on {self.where}: {result.strip() or 'an error without a text'}{_noted(log)}"
+            )
         return result, log
 
     def _send(self, stream: Stream, message: str) -> None:
@@ -203,12 +207,14 @@ class JtagTransport(SessionTransport):
                 raise Untrusted(f"writes at {scratch:#x} land {shift} words away, single beats too")
         if shift:
             raise Untrusted(
-                f"bursts of {self._burst} beats at {scratch:#x} land {shift} words away: nothing that is written can be believed "
-                "(option realign=1 writes in single beats)"
+                f"bursts of {self._burst} beats at {scratch:#x} land {shift} words away: nothing that is written can "
+                "be believed (option realign=1 writes in single beats)"
             )
 
     def _measured_skew(self) -> int:
-        """How many reads late answers are, from reads alone: CAPS and a register that reads 0, in an order unlike itself."""
+        """How many reads late answers are, from reads alone: CAPS and a register that reads 0, in an order unlike
+        itself.
+        """
         caps = self._control + registers.CAPS.offset
         places = [caps if digit == "1" else self._control + NOTHING for digit in PROBE]
         seen = self._read_words([(place, 1) for place in places])
@@ -216,11 +222,15 @@ class JtagTransport(SessionTransport):
             pairs = list(zip(places, seen[skew:]))
             values = {value for place, value in pairs if place == caps}
             others = {value for place, value in pairs if place != caps}
-            if len(values) == 1 and others == {0} and registers.CAPS.layout.decode(min(values))["flit_width"] == FLIT_WIDTH:
+            if (
+                len(values) == 1
+                and others == {0}
+                and registers.CAPS.layout.decode(min(values))["flit_width"] == FLIT_WIDTH
+            ):
                 return skew
         raise Untrusted(
-            f"no control agent to be believed at {self._control:#x}: CAPS and a register that reads 0 were read in turns, and "
-            f"gave {', '.join(f'{value:#x}' for value in seen[:8])}, ..."
+            f"no control agent to be believed at {self._control:#x}: CAPS and a register that reads 0 were read in "
+            f"turns, and gave {', '.join(f'{value:#x}' for value in seen[:8])}, ..."
         )
 
     def _measured_shift(self, scratch: int) -> int:
@@ -246,8 +256,8 @@ class JtagTransport(SessionTransport):
                 return shift
         wrong = next(i for i, word in enumerate(words) if word != expected[i])
         raise Untrusted(
-            f"a pattern that was written at {scratch:#x} does not read back: {words[wrong]:#018x} at {scratch + WORD * wrong:#x}, "
-            f"expected {expected[wrong]:#018x}"
+            f"a pattern that was written at {scratch:#x} does not read back: {words[wrong]:#018x} at "
+            f"{scratch + WORD * wrong:#x}, expected {expected[wrong]:#018x}"
         )
 
 

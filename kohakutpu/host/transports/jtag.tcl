@@ -1,4 +1,5 @@
-# Sent to the server once; afterwards a request is one line. Variables outlive a connection: what was done is not done again.
+# Sent to the server once; afterwards a request is one line.
+# Variables outlive a connection: what was done is not done again.
 namespace eval kohakutpu {
     proc begin {id master} {
         variable session $id last 0 answer {} axi [get_hw_axis $master]
@@ -31,7 +32,8 @@ namespace eval kohakutpu {
         set words {}
         foreach {address count} $args {
             for {set beat 0} {$beat < $count} {incr beat} {
-                create_hw_axi_txn -force kohakutpu_read $axi -type read -len 1 -address [format %016lX [expr {$address + 8 * $beat}]]
+                create_hw_axi_txn -force kohakutpu_read $axi -type read -len 1 \
+                    -address [format %016lX [expr {$address + 8 * $beat}]]
                 run_hw_axi -quiet [get_hw_axi_txns kohakutpu_read]
                 lappend words [get_property DATA [get_hw_axi_txns kohakutpu_read]]
             }

@@ -94,8 +94,9 @@ def _jtag(argument: str, options: Mapping[str, str], machine: Machine, faults: l
     if (realign := options.get("realign", "0")) not in ("0", "1"):
         raise SpecError(f"realign={realign}: expected 0 or 1")
     link = jtag.JtagTransport(
-        address, control=control, scratch=memory + _number(options, "scratch", 0), master=options.get("axi", jtag.MASTER),
-        burst=_number(options, "burst", jtag.BURST), realign=realign == "1", timeout=_seconds(options, jtag.TIMEOUT),
+        address, control=control, scratch=memory + _number(options, "scratch", 0),
+        master=options.get("axi", jtag.MASTER), burst=_number(options, "burst", jtag.BURST),
+        realign=realign == "1", timeout=_seconds(options, jtag.TIMEOUT),
     )  # fmt: skip
     return Rebased(link, control=control, memory=memory)
 

@@ -1,7 +1,7 @@
 """A session written to a file, and a file in a machine's place. docs/transports.md, record and replay.
 
-Every line of the file is JSON: a header, one list for each thing that was asked, and an end with the count and the sha256 of
-all lines before it.
+Every line of the file is JSON: a header, one list for each thing that was asked, and an end with the count and the
+sha256 of all lines before it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def _text(asked: list) -> str:
 
 
 class Recorder(Wrapper):
-    """What is asked of `inner` and what it says, for `path`; `NAME.gz` is compressed. The file appears when it is closed.
+    """What is asked of `inner` and what it says, for `path`; `NAME.gz` is compressed. The file appears when it is
+    closed.
 
     `spec` says what was recorded, for people.
     """
@@ -62,12 +63,14 @@ class Recorder(Wrapper):
         self._now = inner.now
         handle, self._partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         os.close(handle)
-        self._file = gzip.open(self._partial, "wt", compresslevel=3) if path.suffix == ".gz" else open(self._partial, "w")
+        self._file = (
+            gzip.open(self._partial, "wt", compresslevel=3) if path.suffix == ".gz" else open(self._partial, "w")
+        )
         knows = inner.progress is not None
         self._put(
             {
-                "format": FORMAT, "version": VERSION, "machine": machine.name, "digest": machine_digest(machine), "spec": spec,
-                "unit": inner.unit, "bulk": inner.bulk, "now": self._now, "progress": knows,
+                "format": FORMAT, "version": VERSION, "machine": machine.name, "digest": machine_digest(machine),
+                "spec": spec, "unit": inner.unit, "bulk": inner.bulk, "now": self._now, "progress": knows,
                 "walked": {str(at): list(pairs) for at, pairs in inner.walked.items()},
             }
         )  # fmt: skip
@@ -142,10 +145,11 @@ def _lines(path: Path) -> list[str]:
 
 
 class Replay(Transport):
-    """The recording at `path` in the place of `machine`: the script that was recorded gets the same answers at the same times.
+    """The recording at `path` in the place of `machine`: the script that was recorded gets the same answers at the same
+    times.
 
-    Raises `RecordingError` for a file that is damaged, cut off, of another version or of another machine, `Diverged` for an
-    access that differs from the recorded one, and what was raised then.
+    Raises `RecordingError` for a file that is damaged, cut off, of another version or of another machine, `Diverged`
+    for an access that differs from the recorded one, and what was raised then.
     """
 
     def __init__(self, path: Path, machine: Machine):
@@ -153,7 +157,9 @@ class Replay(Transport):
         lines = _lines(path)
         header, self._entries = self._parsed(lines)
         if (header["machine"], header["digest"]) != (machine.name, machine_digest(machine)):
-            raise RecordingError(f"{path} was recorded on {header['machine']} ({header['digest']}), and not on this {machine.name}")
+            raise RecordingError(
+                f"{path} was recorded on {header['machine']} ({header['digest']}), and not on this {machine.name}"
+            )
         self.unit = header["unit"]
         self.bulk = header["bulk"]
         self.walked = {int(at): [tuple(pair) for pair in pairs] for at, pairs in header["walked"].items()}
@@ -178,13 +184,17 @@ class Replay(Transport):
         except (ValueError, KeyError, TypeError):
             raise RecordingError(f"{path} is cut off after {len(lines)} lines: its last one is no end") from None
         if (count, expected) != (len(lines) - 2, digest):
-            raise RecordingError(f"{path} is damaged: {len(lines) - 2} entries with sha256 {digest}, its end says {count} with {expected}")
+            raise RecordingError(
+                f"{path} is damaged: {len(lines) - 2} entries with sha256 {digest}, its end says {count} and {expected}"
+            )
         return header, [json.loads(line) for line in lines[1:-1]]
 
     def _replay(self, asked: list) -> Any:
         place = f"access {self._next + 1} of {len(self._entries)} in {self.path}"
         if self._next == len(self._entries):
-            raise Diverged(f"the recording {self.path} ends after {self._next} accesses, and the script asks for a {_text(asked)}")
+            raise Diverged(
+                f"the recording {self.path} ends after {self._next} accesses, and the script asks for a {_text(asked)}"
+            )
         recorded, state, answer, now = self._entries[self._next]
         if recorded != asked:
             raise Diverged(f"{place}: the script asks for a {_text(asked)}; recorded was a {_text(recorded)}")

@@ -1,7 +1,7 @@
 """Serves any `Transport` over a socket, to one client at a time: the other side of `socket_transport`.
 
-A request is done once: a client that lost its connection comes back with its session and asks again, and is told what it
-was not told before. Nothing here knows whether models or gates answer.
+A request is done once: a client that lost its connection comes back with its session and asks again, and is told what
+it was not told before. Nothing here knows whether models or gates answer.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class SessionLost(NoTransport):
 class Server:
     """`transport` to `machine`, served on `address`; `engine` says what it is.
 
-    `single` ends with the first session; `ready` is called once clients can come. Contents of the machine, and what programs left in it, pass on from one session
-    to the next.
+    `single` ends with the first session; `ready` is called once clients can come. Contents of the machine, and what
+    programs left in it, pass on from one session to the next.
     """
 
     def __init__(self, transport: Transport, machine: Machine, address: tuple[str, int] | Path, *, engine: str,
@@ -62,7 +62,9 @@ class Server:
             self._stopper.send(b"\0")
 
     def run(self) -> None:
-        """Serve until `stop`, or until a `single` session has ended. Raises `SessionLost` when a client does not come back."""
+        """Serve until `stop`, or until a `single` session has ended. Raises `SessionLost` when a client does not come
+        back.
+        """
         with ExitStack() as stack:
             listener = stack.enter_context(listen(self.address))
             listener.setblocking(False)
@@ -79,10 +81,15 @@ class Server:
                 ready = [key.fileobj for key, _ in selector.select(wait)]
                 if over in ready:
                     return
-                if not ready and stream is None and self._session is not None and time.monotonic() >= self._lost + self.grace:
+                if (
+                    not ready
+                    and stream is None
+                    and self._session is not None
+                    and time.monotonic() >= self._lost + self.grace
+                ):
                     raise SessionLost(
-                        f"the client has gone without an end and did not come back within {self.grace:g} s; its last request "
-                        f"was number {self._last.sequence}"
+                        f"the client has gone without an end and did not come back within {self.grace:g} s; its last "
+                        f"request was number {self._last.sequence}"
                     )
                 if listener in ready and (new := self._welcome(listener)):
                     if stream:
@@ -117,8 +124,9 @@ class Server:
             if self._session != hello["session"]:
                 self._session, self._last = hello["session"], Reply(0, False, 0.0)
             told = {
-                "machine": self.machine.name, "engine": self.engine, "unit": self.transport.unit, "bulk": self.transport.bulk,
-                "last": self._last.sequence, "walked": self._walked, "progress": self.transport.progress,
+                "machine": self.machine.name, "engine": self.engine, "unit": self.transport.unit,
+                "bulk": self.transport.bulk, "last": self._last.sequence, "walked": self._walked,
+                "progress": self.transport.progress,
             }  # fmt: skip
             wire.send_reply(stream, Reply(request.sequence, False, self.transport.now, json.dumps(told).encode()))
         except (Dropped, Late, ValueError, KeyError, TypeError):
@@ -131,7 +139,9 @@ class Server:
     def _refusal(self, hello: dict) -> str:
         """Why a client is not let in; empty when it is."""
         if (hello["protocol"], hello["version"]) != (wire.PROTOCOL, wire.VERSION):
-            return f"the client speaks {hello['protocol']} {hello['version']}, this server {wire.PROTOCOL} {wire.VERSION}"
+            return (
+                f"the client speaks {hello['protocol']} {hello['version']}, this server {wire.PROTOCOL} {wire.VERSION}"
+            )
         if hello["machine"] != self.machine.name:
             return f"{self.machine.name} is served here, and not {hello['machine']}"
         if hello["digest"] != wire.machine_digest(self.machine):

@@ -17,8 +17,8 @@ class SessionTransport(Transport):
     """Numbered requests over a connection that may be lost: `_answer` and `_resume` speak the protocol.
 
     The server keeps the number and the answer of the last request, so that one which is asked again is not done again.
-    `again_when_late` also asks again when no answer came within `timeout` seconds. When a request is given up, the session is
-    over. `reconnected` and `stale` count lost connections and answers that nobody waited for any more.
+    `again_when_late` also asks again when no answer came within `timeout` seconds. When a request is given up, the
+    session is over. `reconnected` and `stale` count lost connections and answers that nobody waited for any more.
     """
 
     again_when_late = False
@@ -90,7 +90,8 @@ class SessionTransport(Transport):
                 failure = NoTransport(f"the connection to {self.where} was lost during a {what}: {reason(error)}")
             except Late:
                 failure = Unanswered(
-                    f"the {what} was not answered by {self.where} within {self.timeout:g} s, asked {attempt + 1} times; "
+                    f"the {what} was not answered by {self.where} within {self.timeout:g} s, "
+                    f"asked {attempt + 1} times; "
                     f"the clock was at {self.now:,} {self.unit}"
                 )
             except NoTransport as error:

@@ -48,11 +48,18 @@ class SimulatorTransport(SocketTransport):
     def __init__(self, machine: Machine, *, simulator: str = "verilator", faults: Mapping[str, str] | None = None,
                  waves: Path | None = None, timeout: float = TIMEOUT):  # fmt: skip
         if not (ROOT / "sim" / "server.py").exists():
-            raise NoTransport(f"the gates are part of a checkout, and {ROOT} is none: clone the project and run `make env`")
+            raise NoTransport(
+                f"the gates are part of a checkout, and {ROOT} is none: clone the project and run `make env`"
+            )
         self._folder = Path(tempfile.mkdtemp(prefix="kohakutpu-"))
         self._process = None
         try:
-            task = {"machine": machine, "simulator": simulator, "faults": dict(faults or {}), "waves": waves and waves.resolve()}
+            task = {
+                "machine": machine,
+                "simulator": simulator,
+                "faults": dict(faults or {}),
+                "waves": waves and waves.resolve(),
+            }
             (self._folder / TASK).write_bytes(pickle.dumps(task))
             self._start()
             self._wait()
@@ -88,7 +95,9 @@ class SimulatorTransport(SocketTransport):
                     print(line, end="", file=sys.stderr, flush=True)
                 said += len(line) if line.endswith("\n") else 0
             if self._process.poll() is not None:
-                raise NoTransport(f"the simulation did not start (status {self._process.returncode})\n{self._log()[-TAIL:]}")
+                raise NoTransport(
+                    f"the simulation did not start (status {self._process.returncode})\n{self._log()[-TAIL:]}"
+                )
             time.sleep(LOOK)
 
     @property

@@ -99,13 +99,16 @@ class Stream:
 
 
 def listen(address: tuple[str, int] | Path) -> socket.socket:
-    """A listening socket that only this machine reaches. Raises `NoTransport` when the address is taken or is no local one.
+    """A listening socket that only this machine reaches. Raises `NoTransport` when the address is taken or is no local
+    one.
 
     A socket file that a dead server has left is replaced.
     """
     if not isinstance(address, Path):
         if address[0] not in ("127.0.0.1", "localhost"):
-            raise NoTransport(f"{address[0]}: a machine is served to this computer alone: listen on 127.0.0.1, or on a UNIX socket")
+            raise NoTransport(
+                f"{address[0]}: a machine is served to this computer alone: listen on 127.0.0.1, or on a UNIX socket"
+            )
         server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     else:

@@ -73,7 +73,9 @@ def send_reply(stream: Stream, reply: Reply) -> None:
 def _frame(stream: Stream, least: int) -> bytes:
     (length,) = _LENGTH.unpack(stream.receive(_LENGTH.size))
     if not least <= length <= FRAME_LIMIT:
-        raise Dropped(f"a frame of {length} bytes, expected {least} to {FRAME_LIMIT}: this is not the {PROTOCOL} protocol")
+        raise Dropped(
+            f"a frame of {length} bytes, expected {least} to {FRAME_LIMIT}: this is not the {PROTOCOL} protocol"
+        )
     return stream.receive(length)
 
 
@@ -94,7 +96,9 @@ def receive_reply(stream: Stream) -> Reply:
 
 
 def error_payload(error: Exception) -> bytes:
-    return json.dumps({"text": str(error) or type(error).__name__, "exit_status": getattr(error, "exit_status", 2)}).encode()
+    return json.dumps(
+        {"text": str(error) or type(error).__name__, "exit_status": getattr(error, "exit_status", 2)}
+    ).encode()
 
 
 def raise_error(payload: bytes) -> None:

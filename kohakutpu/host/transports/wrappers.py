@@ -91,7 +91,8 @@ class Rebased(Mapped):
         check_access(memory, WORD, "memory window")
         if control < memory + MEMORY_SIZE and memory < control + CONTROL_SIZE:
             raise TransportError(
-                f"the control window at {control:#x} (+{CONTROL_SIZE:#x}) lies in the memory window at {memory:#x} (+{MEMORY_SIZE:#x})"
+                f"the control window at {control:#x} (+{CONTROL_SIZE:#x}) lies in the memory window at "
+                f"{memory:#x} (+{MEMORY_SIZE:#x})"
             )
         self._bases = {"control": control, "memory": memory}
 
@@ -101,7 +102,9 @@ class Rebased(Mapped):
 
 
 class Window(Mapped):
-    """Only what lies in one of `windows`, {name: (start, size)}; everything else is refused before it reaches the machine."""
+    """Only what lies in one of `windows`, {name: (start, size)}; everything else is refused before it reaches the
+    machine.
+    """
 
     def __init__(self, inner: Transport, windows: Mapping[str, tuple[int, int]]):
         super().__init__(inner)

@@ -1,6 +1,7 @@
 """`Transport` through the device files of the Linux XDMA driver. docs/transports.md, xdma.
 
-Registers go one 64-bit word at a time through `NAME_user`, memory in whole granules through `NAME_h2c_0` and `NAME_c2h_0`.
+Registers go one 64-bit word at a time through `NAME_user`, memory in whole granules through `NAME_h2c_0` and
+`NAME_c2h_0`.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ class XdmaTransport(Transport):
     """The device files `NAME_h2c_0`, `NAME_c2h_0` and `NAME_user` of one card.
 
     `control` is where the user device has the register window, `memory` where the DMA channels have the memory window.
-    `files` has `open`, `close`, `preadv` and `pwritev` as `os` has them. A memory write that is not of whole granules reads the
-    granules at its ends first. Raises `NoTransport` for a device that is not there or does not come back, and for a register
-    write that failed: whether it was done is not known, and it is not repeated.
+    `files` has `open`, `close`, `preadv` and `pwritev` as `os` has them. A memory write that is not of whole granules
+    reads the granules at its ends first. Raises `NoTransport` for a device that is not there or does not come back, and
+    for a register write that failed: whether it was done is not known, and it is not repeated.
     """
 
     bulk = True
@@ -64,7 +65,9 @@ class XdmaTransport(Transport):
             except OSError:
                 pass  # it failed before this, and that has been seen
 
-    def _transfer(self, channel: str, call: Callable[[int, memoryview, int], int], at: int, size: int, what: str) -> None:
+    def _transfer(
+        self, channel: str, call: Callable[[int, memoryview, int], int], at: int, size: int, what: str
+    ) -> None:
         """Move the first `size` bytes of the buffer to or from `at`, however often the device stops before the end."""
         done = attempt = 0
         with memoryview(self._buffer) as view:
@@ -78,14 +81,18 @@ class XdmaTransport(Transport):
                     failure: TransportError = Unanswered(f"{what}: {self.name}_{channel} timed out at {at + done:#x}")
                     failure.__cause__ = error
                 except OSError as error:
-                    failure = NoTransport(f"{what}: {self.name}_{channel} failed at {at + done:#x}: {error.strerror or error}")
+                    failure = NoTransport(
+                        f"{what}: {self.name}_{channel} failed at {at + done:#x}: {error.strerror or error}"
+                    )
                     failure.__cause__ = error
                 else:
                     # What does not end a granule is moved again: the engine takes no other address.
                     done += count if done + count == size else count // GRANULE * GRANULE
                     self.resumed += done < size
                     attempt = 0 if count >= GRANULE else attempt + 1
-                    failure = NoTransport(f"{what}: {self.name}_{channel} moves less than {GRANULE} bytes at {at + done:#x}")
+                    failure = NoTransport(
+                        f"{what}: {self.name}_{channel} moves less than {GRANULE} bytes at {at + done:#x}"
+                    )
                     if attempt < ATTEMPTS:
                         continue
                 self._release(channel)
@@ -112,7 +119,9 @@ class XdmaTransport(Transport):
             else:
                 if count == WORD:
                     return bytes(word)
-                failure = OSError(f"gave {count} bytes of {WORD}, {attempt + 1} times: a user device of 32 bits tears registers")
+                failure = OSError(
+                    f"gave {count} bytes of {WORD}, {attempt + 1} times: a user device of 32 bits tears registers"
+                )
             self.resumed += 1
             time.sleep(0.01 * attempt)
         kind = Unanswered if isinstance(failure, TimeoutError) else NoTransport
@@ -130,8 +139,8 @@ class XdmaTransport(Transport):
         if count != WORD:
             self._failed = what
             raise NoTransport(
-                f"{what}: {self.name}_user at {at:#x} took {count} bytes of {WORD}: registers are written whole or not at all, "
-                "and this user device is too narrow"
+                f"{what}: {self.name}_user at {at:#x} took {count} bytes of {WORD}: registers are written whole or not "
+                "at all, and this user device is too narrow"
             )
 
     # ---- accesses ------------------------------------------------------------------------------------------
@@ -161,14 +170,19 @@ class XdmaTransport(Transport):
         for at in range(0, len(whole), LONGEST):
             piece = whole[at : at + LONGEST]
             self._buffer[: len(piece)] = piece
-            self._transfer("h2c_0", lambda file, view, place: self._files.pwritev(file, [view], place), low + at, len(piece), what)
+            self._transfer(
+                "h2c_0", lambda file, view, place: self._files.pwritev(file, [view], place), low + at, len(piece), what
+            )
 
     def read_block(self, address: int, length: int) -> bytes:
         self._check()
         window, offset = locate(address, length, "read")
         start = self._bases[window] + offset
         if window == "control":
-            words = [self._read_register(start + at, f"read of a register at {address + at:#x}") for at in range(0, length, WORD)]
+            words = [
+                self._read_register(start + at, f"read of a register at {address + at:#x}")
+                for at in range(0, length, WORD)
+            ]
             return b"".join(words)
         low, high = start // GRANULE * GRANULE, -(-(start + length) // GRANULE) * GRANULE
         return self._read(low, high - low, f"read of {length} bytes at {address:#x}")[start - low :][:length]
@@ -178,7 +192,9 @@ class XdmaTransport(Transport):
         pieces = []
         for at in range(0, length, LONGEST):
             size = min(LONGEST, length - at)
-            self._transfer("c2h_0", lambda file, view, place: self._files.preadv(file, [view], place), start + at, size, what)
+            self._transfer(
+                "c2h_0", lambda file, view, place: self._files.preadv(file, [view], place), start + at, size, what
+            )
             pieces.append(self._buffer[:size])
         return b"".join(pieces)
 
