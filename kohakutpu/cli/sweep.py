@@ -63,9 +63,8 @@ def main(args: argparse.Namespace) -> int:
             raise SweepError(f"--scheduler {args.scheduler}: local or tcp://host:port is expected")
         if args.workers is not None:
             raise SweepError(f"--workers is about --scheduler local: {args.scheduler} has its own")
-    sweep = read(args.spec)
+    sweep = read(args.spec, code=code_digest)
     code = code_digest(sweep.gates)
-    sweep = read(args.spec, code=code)
     folder = args.output or args.spec.with_suffix("")
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"cannot write into {folder}: it is no directory")

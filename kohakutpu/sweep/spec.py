@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,8 +48,8 @@ class Sweep:
         return any(point.engine == "rtl" for point in self.points)
 
 
-def read(path: Path, *, code: str = "") -> Sweep:
-    """The sweep that a file describes; `code` is the digest of the program, part of each point's identity.
+def read(path: Path, *, code: Callable[[bool], str] = lambda gates: "") -> Sweep:
+    """The sweep that a file describes; `code` gives the digest of the program, with or without gates: part of each point's identity.
 
     Raises `SpecError` for anything that the file may not say, and what `lang.kernel.load` and `machine.load` raise.
     """
@@ -70,7 +71,7 @@ class _Reader:
         self.folder = folder
         self.keys = document.mapping(document.root, KEYS, "the sweep")
 
-    def sweep(self, code: str) -> Sweep:
+    def sweep(self, code: Callable[[bool], str]) -> Sweep:
         document = self.document
         name = document.word(self._needed("name"), "name")
         if not _NAME.fullmatch(name):
@@ -101,15 +102,16 @@ class _Reader:
             "lowering": self._word("lowering", LOWERINGS),
             "constants": self._word("constants", CONSTANTS),
             "preq": tuple(self._words("preq", [port.name for port in kernel.inputs], [])),
-            "code": code,
         }
+        codes = {engine: code(engine == "rtl") for engine in engines}
         machines = [(machine.name, to_yaml(machine)) for machine in self._machines()]
         axes = (machines, self._shapes(kernel), self._knobs(kernel), engines, self._seeds())
         count = math.prod(map(len, axes))
         if count > MOST_POINTS:
             document.refuse(document.root, f"{count:,} points; a sweep has at most {MOST_POINTS:,}")
         points = tuple(
-            Point(machine=machine, machine_yaml=text, shapes=shapes, knobs=knobs, engine=engine, seed=seed, **common)
+            Point(machine=machine, machine_yaml=text, shapes=shapes, knobs=knobs, engine=engine, seed=seed, code=codes[engine],
+                  **common)  # fmt: skip
             for (machine, text), shapes, knobs, engine, seed in itertools.product(*axes)
         )
         return Sweep(name, points)

@@ -43,7 +43,7 @@ class BothWrite(BlockL1):
         return m
 
 
-def differences(kind, seed, cycles=3000, places=5):
+def differences(kind, seed, cycles=1200, places=5):
     """Cycles in which the two give different data, with few words so that ports meet often."""
     rig, found = Both(kind), []
     rng = random.Random(seed)

@@ -33,7 +33,7 @@ def spec(tmp_path):
 
 def points_of(spec, *lines):
     spec.write_text(TEXT + "".join(f"{line}\n" for line in lines))
-    return read(spec, code=code_digest(False)).points
+    return read(spec, code=code_digest).points
 
 
 # ---- a row -----------------------------------------------------------------------------------------
@@ -81,6 +81,14 @@ def test_a_worker_with_another_program_computes_nothing(spec):
     assert (row["verdict"], row["error"]) == ("no transport", "OtherCode") and "install the same version" in row["message"]
 
 
+def test_models_and_gates_of_one_sweep_have_a_program_each(spec):
+    """A worker finds both right; what the gates are made of is no part of a row of the models."""
+    model, rtl = points_of(spec, "engines: [model, rtl]")
+    assert (model.code, rtl.code) == (code_digest(False), code_digest(True)) and model.code != rtl.code
+    row = point.measure(rtl, {"rtl": command.on_models}, lambda error: None)
+    assert row["verdict"] == "byte-equal" and command.task(model)["verdict"] == "byte-equal"
+
+
 def test_the_trouble_of_a_worker_is_no_verdict_on_the_point(spec):
     def broken(*_):
         raise OSError(28, "No space left on device")
@@ -95,7 +103,7 @@ def test_a_kernel_comes_with_its_text(spec, tmp_path):
         "from kohakutpu import lang as L\nfrom kohakutpu.lang import kernel\n\n@kernel\ndef twice(a=L.In(...), b=L.Out(...)):\n    b <<= a * 2.0\n"
     )
     spec.write_text("name: mine\nkernel: mine.py:twice\nmachines: [mm_mesh]\nshapes: [{a: [64]}]\n")
-    (only,) = read(spec, code=code_digest(False)).points
+    (only,) = read(spec, code=code_digest).points
     file.unlink()
     row = command.task(only)
     assert row["verdict"] == "byte-equal", row["message"]
