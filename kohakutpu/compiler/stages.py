@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kohakutpu.lang.extents import Extents, resolve
+from kohakutpu.lang.extents import Extents, indices_in, resolve
 from kohakutpu.lang.shapes import statement_shape
 from kohakutpu.lang.source import Source
 from kohakutpu.lang.trace import (
-    READ_ONLY, Assign, Buffer, BufferLeaf, Contract, Expression, Loop, Open, SliceLeaf, Statement, Store, TileLeaf, Trace, Units,
+    READ_ONLY, Assign, Buffer, BufferLeaf, Constant, Contract, Expression, Loop, Open, SliceLeaf, Statement, Store, TileLeaf, Trace, Units,
     check_slice,
 )  # fmt: skip
 
@@ -215,7 +215,7 @@ class _Builder:
             elif isinstance(node, Units):
                 self._units(node, known)
             elif isinstance(node, Assign):
-                self._assign(node.target, node.expression, self.trace.part, node)
+                self._assign(node.target, _bound(node.expression, known), self.trace.part, node)
             else:
                 raise CompileError("this statement stands outside units", node.source)
 
@@ -543,6 +543,14 @@ def _unrolled(body, known: dict[str, int], batch: int) -> int:
         else:
             total += 1
     return max(total, 1)
+
+
+def _bound(expression: Expression, known: dict[str, int]) -> Expression:
+    """With the indices of loops outside as numbers."""
+    return Expression(tuple(
+        Constant(node.number(known)) if isinstance(node, Constant) and not isinstance(node.value, float) and indices_in(node.value)
+        else node for node in expression.nodes
+    ))  # fmt: skip
 
 
 def _flatten(body) -> Iterator[Statement]:

@@ -1,6 +1,6 @@
 """The kernel library: `kohakutpu.kernels:NAME`."""
 
-from .attention import attention
+from .attention import attention, flash_attention
 from .conv import conv2d, conv2d_bias, conv2d_bias_staged
 from .linear import (
     bmm, geglu, linear_add, linear_add_act, linear_bias, linear_bias_act, linear_gate_add, linear_gelu, linear_relu,
@@ -10,7 +10,7 @@ from .mlp import gated_mlp, mlp
 from .rows import group_norm, layernorm, rmsnorm, row_max, row_min, row_sum, softmax
 
 __all__ = [
-    "attention", "bmm", "conv2d", "conv2d_bias", "conv2d_bias_staged", "gated_mlp", "geglu", "group_norm", "layernorm", "linear_add",
+    "attention", "bmm", "conv2d", "conv2d_bias", "conv2d_bias_staged", "flash_attention", "gated_mlp", "geglu", "group_norm", "layernorm", "linear_add",
     "linear_add_act", "linear_bias", "linear_bias_act", "linear_gate_add", "linear_gelu", "linear_relu",
     "linear_scale", "linear_silu", "linear_silu_staged", "matmul", "mlp", "rmsnorm", "row_max",
     "row_min", "row_sum", "softmax", "swiglu",

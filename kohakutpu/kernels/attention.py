@@ -6,7 +6,7 @@ The scores of a batch element are in memory once, as the tiles that a product le
 from __future__ import annotations
 
 from kohakutpu import lang as L
-from kohakutpu.lang import dims, kernel, units
+from kohakutpu.lang import ceildiv, dims, kernel, loop, units
 from kohakutpu.lang.elementwise import LOG2E
 
 from .linear import product
@@ -36,3 +36,40 @@ def attention(q=L.In(..., Q, D), k=L.In(..., K, D), v=L.In(..., V, K), o=L.Out(.
     p <<= e / L.row_sum(e)
     with units(p.tiles(gm), v.tiles(gn)) as (i, j):
         o[i, j] <<= product(p, v, i, j, gm, gn, nk)
+
+
+@kernel
+def flash_attention(q=L.In(..., Q, D), k=L.In(..., K, D), v=L.In(..., V, K), o=L.Out(..., Q, V), *, block=64, scale=None,
+                    causal=False, period=None, keys=None, gm=8, gn=8, nk=1, part=8192):  # fmt: skip
+    """The same in blocks of `block` keys: memory for one block of scores, keys without end.
+
+    Each block corrects what the blocks before it summed, by the ratio of exp2 of the old greatest score to the new one.
+    """
+    side, chunk = block // 4, block // 32
+    s, p, partial, total = L.temp(Q, block), L.temp(Q, block), L.temp(Q, V), L.temp(Q, V)
+    most, seen, sums, ratio = (L.temp(Q, 1) for _ in range(4))
+    most <<= NEVER
+    sums <<= 0.0
+    total <<= 0.0
+    for b in loop(ceildiv(K, block)):
+        with units(q.tiles(gm)) as i:
+            acc = L.tile(gm, side, nk)
+            for d in loop(q.chunks32(nk)):
+                acc += q[i, d] @ k[k.tiles(side).at(b), d]
+            s[i, s.columns(side).at(0)] <<= acc
+        x = s * (L.rsqrt(D) * LOG2E if scale is None else scale * LOG2E)
+        column = L.column_index(block) + b * block
+        if causal:
+            x = L.where(L.greater(column, L.row_index(Q, period)), NEVER, x)
+        x = L.where(L.less(column, K if keys is None else keys), x, NEVER)
+        seen <<= L.maximum(most, L.row_max(x))
+        p <<= L.exp2(x - seen)
+        ratio <<= L.exp2(most - seen)
+        sums <<= L.fma(sums, ratio, L.row_sum(p))
+        most <<= seen * 1.0
+        with units(p.tiles(gm), v.tiles(gn)) as (i, j):
+            acc = L.tile(gm, gn, chunk)
+            acc += p[i, p.chunks32(chunk).at(0)] @ v[j, v.chunks32(chunk).at(b)]
+            partial[i, j] <<= acc
+        total <<= L.fma(total, ratio, partial)
+    o <<= total / sums

@@ -7,6 +7,7 @@ import numbers
 import struct
 
 from .extents import Expr, indices_in
+from .recorder import active
 from .source import KernelError, here
 from .trace import Constant, ElementOp, Expression, Leaf, Op, Reduce, RowOp, Slice
 
@@ -87,8 +88,10 @@ def as_value(thing) -> Value:
     if isinstance(thing, Condition):
         raise KernelError("a comparison has no value of its own; it stands first in where(condition, a, b)", here())
     if isinstance(thing, Expr):
-        if indices_in(thing):
-            raise KernelError(f"{thing}: an index cannot be a value", here())
+        if indices_in(thing) and active().in_units:
+            raise KernelError(
+                f"{thing}: an index cannot be a value inside units, where one program serves every instance", here()
+            )
         return Value(Constant(thing))
     if isinstance(thing, numbers.Real) and not isinstance(thing, bool):
         try:

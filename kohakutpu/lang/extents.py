@@ -100,9 +100,23 @@ class Axis:
         """Elements along the divided axis that one index covers."""
         return {"tiles": LANES * self.per, "chunks32": KBLOCK * self.per, "parts": self.per}[self.kind]
 
+    def at(self, index: Expr | int) -> Placed:
+        """The step number `index` of this division, for an index that another tiling or loop opened: `x[x.tiles(4).at(b)]`."""
+        if isinstance(index, bool) or not isinstance(index, (int, Expr)):
+            raise KernelError(f"at: expected an index or an integer, got {index!r}", here())
+        return Placed(index, self)
+
     def span(self, index: int, length: int) -> tuple[int, int]:
         """Elements [first, last) of an axis of `length` that `index` covers, the padding of the last step cut off."""
         return index * self.step, min((index + 1) * self.step, length)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An index used as a step of `axis`, whatever opened it."""
+
+    index: Expr | int
+    axis: Axis
 
 
 @dataclass(frozen=True, eq=False, repr=False)

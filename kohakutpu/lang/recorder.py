@@ -67,6 +67,10 @@ class Recorder:
         if self._units_open:
             raise KernelError(message, here())
 
+    @property
+    def in_units(self) -> bool:
+        return self._units_open > 0
+
     def require_units(self, message: str) -> None:
         if not self._units_open:
             raise KernelError(message, here())

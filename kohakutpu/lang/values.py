@@ -6,7 +6,7 @@ Every operator here either builds an expression or records a statement; none com
 from __future__ import annotations
 
 from .elementwise import Elementwise, Product, Value, as_value, expression_of
-from .extents import KBLOCK, LANES, Axis, Expr, Index, ceildiv, indices_in, same
+from .extents import KBLOCK, LANES, Axis, Expr, Index, Placed, ceildiv, indices_in, same
 from .recorder import active
 from .source import KernelError, Source, here
 from .trace import Assign, Buffer, BufferLeaf, Contract, Expression, Open, Slice, SliceLeaf, Store, TileLeaf
@@ -41,6 +41,12 @@ class Handle(Elementwise):
         self._axes(1, 2)
         rows = self.buffer.shape[0]
         return Axis("tiles", positive(per, "tiles"), rows, ceildiv(ceildiv(rows, LANES), per))
+
+    def columns(self, per: int) -> Axis:
+        """The last axis in steps of `per` groups of 4 columns, for tiles of a result that no operand has the columns of."""
+        self._axes(2)
+        columns = self.buffer.shape[-1]
+        return Axis("tiles", positive(per, "columns"), columns, ceildiv(ceildiv(columns, LANES), per))
 
     def chunks32(self, per: int) -> Axis:
         """The last axis in steps of `per` blocks of 32."""
@@ -80,22 +86,28 @@ class Handle(Elementwise):
             if shift < 0:
                 raise KernelError(f"{name}[...]: an operand is moved down by rows, and {shift} is negative", here())
         for index in indices:
+            if isinstance(index, Placed):
+                for opened in indices_in(index.index) if isinstance(index.index, Expr) else []:
+                    active().require_open(opened)
+                axes.append(index.axis)
+                continue
             found = indices_in(index) if isinstance(index, Expr) else []
             if len(found) != 1:
                 raise KernelError(f"{name}[{index!r}]: expected an index of an open tiling or loop", here())
             active().require_open(found[0])
             axes.append(found[0].axis)
-        part = Slice(name, indices, tuple(axes), shift)
+        part = Slice(name, tuple(i.index if isinstance(i, Placed) else i for i in indices), tuple(axes), shift)
         self._check_kinds(part)
         if shift and part.kinds != ("tiles", "chunks32"):
             raise KernelError(f"{name}[...]: only an operand of a product is moved down by rows", here())
         lengths = (self._elements(),) if part.kinds == ("parts",) else self.buffer.shape
         for index, axis, length in zip(indices, axes, lengths, strict=True):
-            if isinstance(index, Index) and not same(axis.length, length):
+            if isinstance(index, (Index, Placed)) and not same(axis.length, length):
                 raise KernelError(
-                    f"{name}: the index {index} divides an axis of {axis.length}, and this one has {length}", here()
+                    f"{name}: the index {getattr(index, 'index', index)} divides an axis of {axis.length}, and this one has {length}",
+                    here(),
                 )
-        return Part(part, self.buffer)
+        return Part(part, self.buffer, any(isinstance(index, Placed) for index in indices))
 
     def _check_kinds(self, part: Slice) -> None:
         kinds = part.kinds
@@ -144,7 +156,9 @@ class Handle(Elementwise):
 class Part(Elementwise):
     """A slice of a buffer inside the body."""
 
-    def __init__(self, part: Slice, buffer: Buffer):
+    def __init__(self, part: Slice, buffer: Buffer, placed: bool = False):
+        """`placed`: an index says itself what it divides, so that axes of two lengths may meet."""
+        self.placed = placed
         self.slice = part
         self.buffer = buffer
         self.stored = False
@@ -166,7 +180,7 @@ class Part(Elementwise):
                     here(),
                 )
         a, b = (side.slice.axes[1].length for side in (self, other))
-        if not same(a, b):
+        if not same(a, b) and not (self.placed or other.placed):
             raise KernelError(
                 f"@ contracts the last axes, which differ: {self.slice.buffer} {a}, {other.slice.buffer} {b}", here()
             )

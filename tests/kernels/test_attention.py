@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kohakutpu import lang as L
 from kohakutpu.compiler import CompileError, compile_kernel
 from kohakutpu.host.simulate import run_reference
-from kohakutpu.kernels.attention import attention
+from kohakutpu.kernels.attention import attention, flash_attention
 from kohakutpu.kernels.linear import product
 from kohakutpu.lang import KernelError, dims, kernel, units
 from kohakutpu.machine import load
@@ -54,11 +54,41 @@ def test_flits_at_most_the_published_ones():
         assert flits(artifact) <= published
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_meaning(case):
+FLASH = [
+    (shapes(16, 64, 32, 32), {"gm": 2, "block": 32}),
+    (shapes(26, 130, 32, 24, (2,)), {"gm": 2, "gn": 3, "block": 64, "causal": True, "period": 13, "keys": 127}),
+    (shapes(5, 70, 40, 8), {"gm": 1, "gn": 2, "block": 32, "scale": 0.3}),
+]
+
+
+@pytest.mark.parametrize("machine", ["mm_mesh", "quad", "ship_3x2"])
+@pytest.mark.parametrize("case", FLASH, ids=["plain", "grouped causal, tail masked", "ragged"])
+def test_flash(case, machine):
+    if machine != "quad" and case is FLASH[1]:
+        case = (shapes(10, 70, 32, 24), case[1] | {"keys": 69, "period": 5})
+    equal_bytes(flash_attention, case[0], machine, case[1])
+
+
+def test_flash_in_no_more_flits_than_published():
+    machine = load("ship_3x2")
+    for knobs, published in (({}, 2228), ({"causal": True}, 4198), ({"keys": 77}, 2578)):
+        artifact = compile_kernel(flash_attention, machine, shapes(64, 128, 64, 64), {"nk": 2, **knobs})
+        assert flits(artifact) <= published
+
+
+def test_flash_needs_no_more_memory_for_more_keys():
+    temps = []
+    for keys in (64, 256):
+        artifact = compile_kernel(flash_attention, load("ship_3x2"), shapes(16, keys, 32, 32), {"gm": 2, "block": 64})
+        temps.append(sum(image.bytes for image in artifact.buffers if image.role == "temp"))
+    assert temps[0] == temps[1]
+
+
+@pytest.mark.parametrize("made, case", [(attention, c) for c in CASES] + [(flash_attention, c) for c in FLASH])
+def test_meaning(made, case):
     sizes, knobs = case
     operands = operands_of(sizes, seed=4)
-    found = run_reference(attention, knobs, operands, load("quad")).outputs["o"].view(np.float16).astype(np.float64)
+    found = run_reference(made, knobs, operands, load("quad")).outputs["o"].view(np.float16).astype(np.float64)
     q, k, v = (operands[name].view(np.float16).astype(np.float64) for name in "qkv")
     scores = q @ k.swapaxes(-1, -2) * knobs.get("scale", 1 / np.sqrt(q.shape[-1]))
     rows, columns = np.indices(scores.shape[-2:])
@@ -68,7 +98,7 @@ def test_meaning(case):
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     wanted = weights / weights.sum(-1, keepdims=True) @ v.swapaxes(-1, -2)
     assert np.abs(found - wanted).max() <= 8e-2 * np.abs(wanted).max()
-    exact = evaluate(attention.trace(**knobs), attention.solve(sizes), operands)["o"]
+    exact = evaluate(made.trace(**knobs), made.solve(sizes), operands)["o"]
     assert np.allclose(exact, wanted, rtol=1e-9, atol=1e-12)
 
 

@@ -235,3 +235,56 @@ def test_tables_refused(made, message):
 def test_indices_beyond_fp16_are_refused():
     with pytest.raises(KernelError, match="indices up to 2049 are not all FP16 numbers"):
         compile_kernel(causal, load("quad"), {"x": (1, 2050)})
+
+
+# ---- indices of other loops ---------------------------------------------------------------------------
+
+
+@kernel
+def blocked(x=L.In(M, K), w=L.In(N, K), y=L.Out(M, N), *, gm=2, block=32):
+    """x @ w.T, a block of K at a time through a buffer of one block's partial sums."""
+    part, total = L.temp(M, N), L.temp(M, N)
+    total <<= 0.0
+    for b in loop(L.ceildiv(K, block)):
+        with units(x.tiles(gm)) as i:
+            acc = L.tile(gm, 4, 1)
+            acc += x[i, x.chunks32(1).at(b)] @ w[w.tiles(4).at(0), w.chunks32(1).at(b)]
+            part[i, part.columns(4).at(0)] <<= acc
+        total <<= total + part + b
+    y <<= total - K
+
+
+def test_indices_of_loops_outside():
+    operands, found = bits(blocked, x=(10, 70), w=(16, 70))
+    x, w = (operands[name].astype(np.float64) for name in "xw")
+    assert np.allclose(found["y"].view(np.float16), x @ w.T + 0 + 1 + 2 - 70, atol=0.5)
+    artifact = compile_kernel(blocked, load("quad"), {"x": (10, 70), "w": (16, 70)})
+    assert len(artifact.stages) == 8
+
+
+def placed_at(index, name="w"):
+    def made(x=L.In(M, K), w=L.In(N, K), y=L.Out(M, N)):
+        with units(x.tiles(1), w.tiles(1)) as (i, j):
+            acc = L.tile(1, 1, 1)
+            for k in loop(x.chunks32(1)):
+                acc += x[i, k] @ (w[w.tiles(1).at(index(i, j, w)), k] if name == "w" else w[j, k])
+            y[i, j] <<= acc + (index(i, j, w) if name == "y" else 0)
+
+    return kernel(made)
+
+
+@pytest.mark.parametrize(
+    "made, message",
+    [
+        (placed_at(lambda i, j, w: "1"), "at: expected an index or an integer"),
+        (placed_at(lambda i, j, w: i, "y"), "an index cannot be a value inside units"),
+    ],
+)
+def test_indices_refused(made, message):
+    with pytest.raises(KernelError, match=message):
+        made.trace()
+
+
+def test_an_index_past_the_end_is_refused():
+    with pytest.raises(KernelError, match=r"w\[.*\] reaches index 2 of an axis of 8 elements in steps of 4"):
+        compile_kernel(placed_at(lambda i, j, w: 2), load("quad"), {"x": (8, 32), "w": (8, 32)})
