@@ -84,8 +84,11 @@ class World:
 
 
 @contextmanager
-def harmed(kind: str, machine: Machine, folder: Path, harm: Harm, seed: int = 1):
-    """A `World` of a transport of that kind; harm begins, and its ledger counts, when the transport is open."""
+def harmed(kind: str, machine: Machine, folder: Path, harm: Harm, seed: int = 1, idle: int = 0):
+    """A `World` of a transport of that kind; harm begins, and its ledger counts, when the transport is open.
+
+    `idle` is for how many pauses a machine behind a card's link runs on between two requests.
+    """
     inner = Ledger(ModelTransport(System(machine)))
     with ExitStack() as stack:
         if kind == "socket":
@@ -94,12 +97,12 @@ def harmed(kind: str, machine: Machine, folder: Path, harm: Harm, seed: int = 1)
             transport, done = SocketTransport(proxy.address, machine), proxy.done
             proxy.harm = harm
         elif kind == "jtag":
-            connect = stack.enter_context(jtag_to(inner, stale=harm.short))
+            connect = stack.enter_context(jtag_to(inner, stale=harm.short, idle=idle))
             proxy = stack.enter_context(Proxy(connect.fake.address, Harm(), seed))
             transport, done = connect(proxy.address), proxy.done
             proxy.harm = harm
         else:
-            files = FakeFiles(inner, "/dev/x", harm=harm, seed=seed)
+            files = FakeFiles(inner, "/dev/x", harm=harm, seed=seed, idle=idle)
             transport, done = XdmaTransport("/dev/x", files=files), files.done
         stack.enter_context(transport)
         assert not inner.words
