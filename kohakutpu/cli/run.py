@@ -1,6 +1,6 @@
 """Run a kernel on the cycle models or the gates and compare with the reference interpreter, or interpret it alone.
 
-Exit status: 0 byte-equal, 1 a difference, 2 refused, 4 the machine stopped.
+Exit status: 0 byte-equal, 1 a difference, 2 refused, 3 no transport, 4 the machine stopped.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ import argparse
 import io
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from kohakutpu.compiler import Artifact, compile_kernel, settle
 from kohakutpu.host.compare import compare, digest
-from kohakutpu.host.driver import NoAnswer
+from kohakutpu.host.driver import Driver, NoAnswer
+from kohakutpu.host.loader import Loader, Run
 from kohakutpu.host.simulate import random_operands, run_model, run_reference
+from kohakutpu.host.transports import open_transport
 from kohakutpu.lang.kernel import Kernel
 from kohakutpu.machine import Machine, load
 from kohakutpu.model import faults
@@ -38,6 +41,7 @@ ENGINES = ("model", "rtl", "reference")
 def arguments(parser: argparse.ArgumentParser) -> None:
     kernel_arguments(parser)
     parser.add_argument("--engine", choices=ENGINES, default="model", help="what runs it (default model)")
+    parser.add_argument("--transport", metavar="T", help="run it on whatever answers there instead (docs/transports.md)")
     parser.add_argument("--simulator", choices=SIMULATORS, help=f"of the gates, for --engine rtl (default {SIMULATORS[0]})")
     parser.add_argument("--in", action="append", default=[], dest="inputs", metavar="x=x.npy", help="an operand (repeatable)")
     parser.add_argument("--random", type=int, metavar="SEED", help="normal operands of the given --shape, deviation 0.3")
@@ -52,7 +56,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--list-faults", action=ListFaults, help="print the faults of the models and exit (of the gates: docs/verification.md)")
     parser.add_argument("--no-skip", action="store_true", help="visit every block in every cycle (slow, same cycles)")
-    parser.add_argument("--timeout", type=int, metavar="CYCLES", help="cycle budget of each wait")
+    parser.add_argument("--timeout", type=int, metavar="CYCLES", help="cycle budget of each wait (on a card, in seconds)")
 
 
 class ListFaults(argparse.Action):
@@ -103,8 +107,25 @@ def write_outputs(targets: dict[str, str], outputs: dict[str, np.ndarray]) -> No
         write_atomically(Path(path), buffer.getvalue())
 
 
+@dataclass(frozen=True)
+class TransportRun:
+    """A `Run` on a machine of which only its registers and its memory are seen."""
+
+    run: Run
+
+    def to_dict(self) -> dict:
+        return {"elapsed": self.run.elapsed, "unit": self.run.unit}
+
+    def print(self, artifact: Artifact, transport: str) -> None:
+        took = f"{self.run.elapsed:.6g} {self.run.unit}"
+        print(f"{artifact.kernel} on {artifact.machine}, {transport}: {took}, {artifact.flit_count} instruction flits")
+
+
 def run_on(args: argparse.Namespace, artifact: Artifact, machine: Machine, operands: dict[str, np.ndarray]):
-    """What the models or the gates did: a `ModelRun` or an `RtlRun`."""
+    """What the models or the gates did: a `ModelRun` or an `RtlRun`; a `TransportRun` where nobody counts."""
+    if args.transport is not None:
+        with open_transport(args.transport, machine, faults=args.fault) as transport, rounds(artifact.kernel) as progress:
+            return TransportRun(Loader(Driver(transport, timeout=args.timeout), progress=progress).run(artifact, operands))
     if args.engine == "rtl":
         return gates("sim.kernels").run_rtl(
             artifact, machine, operands, simulator=args.simulator or SIMULATORS[0], trace=args.trace, timeout=args.timeout,
@@ -137,11 +158,16 @@ def main(args: argparse.Namespace) -> int:
     if args.timeout is not None and args.timeout < 1:
         raise ArgumentError(f"--timeout {args.timeout}: expected at least one cycle")
     check_outputs([path for path in (*map(Path, targets.values()), args.report, args.trace) if path])
-    if args.no_skip and args.engine != "model":
+    if args.transport is not None:
+        given = {"--engine": args.engine != "model", "--no-skip": args.no_skip, "--trace": args.trace, "--waves": args.waves}
+        if wrong := [name for name, value in given.items() if value]:
+            raise ArgumentError(f"--transport {args.transport} is what runs it: it does not go with {wrong[0]}")
+        args.engine = args.transport
+    elif args.no_skip and args.engine != "model":
         raise ArgumentError(f"--no-skip is about the cycle models: it does not go with --engine {args.engine}")
     if args.fault and args.engine == "reference":
         raise ArgumentError("--fault is about machines: it does not go with --engine reference")
-    if args.engine == "model" and (placed := [fault for fault in args.fault if "=" in fault]):
+    if args.transport is None and args.engine == "model" and (placed := [fault for fault in args.fault if "=" in fault]):
         raise ArgumentError(f"--fault {placed[0]}: PLACE=NAME plants a fault in the gates, and goes with --engine rtl")
     for name, given in (("--simulator", args.simulator), ("--waves", args.waves)):
         if given is not None and args.engine != "rtl":
@@ -180,7 +206,10 @@ def main(args: argparse.Namespace) -> int:
         raise
     image = run_reference(kernel, knobs, operands, machine, constants=args.constants)
     rows = compare(artifact, image.outputs, result.run.outputs)
-    print_machine(artifact, result, args.engine)
+    if isinstance(result, TransportRun):
+        result.print(artifact, args.transport)
+    else:
+        print_machine(artifact, result, args.engine)
     equal = print_comparisons(rows, args.engine)
     precise = precision(kernel, knobs, operands, image) if args.precision else {}
     if args.fault and equal:

@@ -1,5 +1,6 @@
 """examples/drive.py and `kohakutpu serve`: a script that does not know what answers it."""
 
+import json
 import re
 import signal
 import subprocess
@@ -58,3 +59,21 @@ def test_what_cannot_be_served(tmp_path, capsys):
     ):
         assert main(["serve", *arguments]) == status
         assert said in capsys.readouterr().err
+
+
+def test_a_kernel_runs_over_any_transport(tmp_path, capsys):
+    kernel = ["run", "kohakutpu.kernels.linear:linear_silu", "--machine", "mm_mesh", "--knob", "gm=8", "--knob", "gn=8"]
+    kernel += ["--shape", "x=32x64", "--shape", "w=32x64", "--random", "1"]
+    seen = []
+    for transport in (f"record:{tmp_path}/s.jsonl.gz:model", f"replay:{tmp_path}/s.jsonl.gz"):
+        assert main([*kernel, "--transport", transport, "--report", str(tmp_path / "r.json")]) == 0
+        seen.append(capsys.readouterr().out.replace(transport, "T"))
+        report = json.loads((tmp_path / "r.json").read_text())
+        assert report["byte_equal"] and report["unit"] == "cycles" and report["engine"] == transport
+    assert seen[0] == seen[1] and re.match(r"linear_silu on mm_mesh, T: \d+ cycles, 49 instruction flits\n", seen[0])
+    assert main([*kernel, "--transport", "model", "--fault", "vector-alu-sign"]) == 1
+    assert "y differs at byte" in capsys.readouterr().out
+    for option in (["--no-skip"], ["--engine", "rtl"], ["--trace", str(tmp_path / "t")]):
+        assert main([*kernel, "--transport", "model", *option]) == 2
+        assert f"--transport model is what runs it: it does not go with {option[0]}" in capsys.readouterr().err
+    assert main([*kernel, "--transport", "xdma:/dev/null/x"]) == 3
