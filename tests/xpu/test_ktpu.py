@@ -124,7 +124,7 @@ def differing(declared, arguments, *, grid=1, block=16, backend=KTPU, faults=())
     expected = [np.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
     run(declared, expected, Launch(grid, block, 16), MACHINE)
     lowered = backend.lower(Request(declared, corner(grid), corner(block), 0, tuple(arguments)))
-    cycles = lowered.run(Loader(Driver(ModelTransport(System(lowered.machine, faults=faults)))))
+    cycles = lowered.run(Loader(Driver(ModelTransport(System(lowered.machine, faults=faults)))).run)
     assert cycles > 0
     pairs = [(a, b) for a, b in zip(arguments, expected, strict=True) if isinstance(a, np.ndarray)]
     return [int((a.view(f"u{a.itemsize}") != b.view(f"u{b.itemsize}")).sum()) for a, b in pairs]

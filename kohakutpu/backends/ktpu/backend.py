@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from kohakutpu.compiler.layouts import Flat
 from kohakutpu.compiler.programs import l1_room
 from kohakutpu.compiler.rounds import by_node, schedule
 from kohakutpu.host.driver import Driver
-from kohakutpu.host.loader import Loader
+from kohakutpu.host.loader import Loader, Run
 from kohakutpu.host.model_transport import ModelTransport
 from kohakutpu.lang.source import KernelError
 from kohakutpu.machine import Machine, load, to_yaml
@@ -171,7 +172,10 @@ class Lowered:
         self.table = table
         stage = Stage("vector", (len(together),), placed, {}, (0,), words)
         rounds = schedule(0, "vector", by_node(streams, placed), machine.credit_limit, machine.staging_flits)
-        images = [self.image(f"memory{n}", "out", len(m), base_of[n]) for n, m in enumerate(self.memories)]
+        # A memory is both: results are cleared before operands are written, so that what is there stays.
+        places = [(n, len(m), base_of[n]) for n, m in enumerate(self.memories)]
+        images = [self.image(f"memory{n}_after", "out", size, at) for n, size, at in places]
+        images += [self.image(f"memory{n}", "in", size, at) for n, size, at in places]
         if table:
             images.append(self.image("masks", "in", len(table), cursor))
         end = images[-1].address + images[-1].bytes
@@ -192,27 +196,35 @@ class Lowered:
         halves = max(-(-size // 2), 1)
         return BufferImage(name, role, (halves,), Flat((halves,)), 1, -(-halves * 2 // 32) * 32, address)
 
-    def run(self, loader: Loader) -> int:
-        """Bring memory there, run, bring back what was stored. Gives the cycles."""
+    def operands(self, number: int) -> dict[str, np.ndarray]:
+        """What an artifact's input buffers hold, as FP16 patterns, from memory as it is."""
         if self.products:
-            cycles = 0
-            for product in self.products:
-                done = loader.run(product.artifact, product.operands(self.memories))
-                product.bring(self.memories, done.outputs)
-                cycles += int(done.elapsed)
-            return cycles
-        (artifact,) = self.artifacts
-        loader.driver.identify()
-        loader.driver.clear_error()
-        for image, data in zip(artifact.buffers, [*self.memories, self.table], strict=False):
-            loader.write_buffer(image, bytes(data))
-        done = loader.execute(artifact)
-        for number, memory in enumerate(self.memories):
-            found = np.frombuffer(done.images[f"memory{number}"], np.uint8)
-            for place, byte, size in self.stored:
-                if place == number:
-                    memory[byte : byte + size] = found[byte : byte + size]
-        return int(done.elapsed)
+            return self.products[number].operands(self.memories)
+        held = {f"memory{n}": halves(bytes(memory)) for n, memory in enumerate(self.memories)}
+        return held | ({"masks": halves(self.table)} if self.table else {})
+
+    def bring(self, number: int, outputs: Mapping[str, np.ndarray]) -> None:
+        """An artifact's results into memory: only what the kernel stored."""
+        if self.products:
+            self.products[number].bring(self.memories, outputs)
+            return
+        found = {n: outputs[f"memory{n}_after"].view(np.uint8) for n in range(len(self.memories))}
+        for memory, byte, size in self.stored:
+            self.memories[memory][byte : byte + size] = found[memory][byte : byte + size]
+
+    def run(self, execute: Callable[[Artifact, dict], Run]) -> int:
+        """Every artifact through `execute`, which gives a loader's Run. Gives the cycles."""
+        cycles = 0
+        for number, artifact in enumerate(self.artifacts):
+            done = execute(artifact, self.operands(number))
+            self.bring(number, done.outputs)
+            cycles += int(done.elapsed)
+        return cycles
+
+
+def halves(data: bytes) -> np.ndarray:
+    """Bytes as FP16 patterns, an odd one filled up."""
+    return np.frombuffer(data.ljust(max(len(data) + len(data) % 2, 2), b"\0"), np.uint16)
 
 
 def whole(array: np.ndarray) -> np.ndarray:
@@ -269,7 +281,7 @@ class KtpuBackEnd:
     def run(self, request: Request) -> int:
         """On the cycle models. Gives the cycles."""
         lowered = self.lower(request)
-        return lowered.run(Loader(Driver(ModelTransport(System(lowered.machine)))))
+        return lowered.run(Loader(Driver(ModelTransport(System(lowered.machine)))).run)
 
 
 KTPU = KtpuBackEnd()

@@ -1,0 +1,54 @@
+"""XPU kernels on the gates: programs of the ktpu back end give the interpreter's bytes, in the models' cycles."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kohakutpu import xpu
+from kohakutpu.backends.ktpu import KtpuBackEnd
+from kohakutpu.host.simulate import run_model
+from kohakutpu.reference.xpu import MACHINE, Launch, run
+from kohakutpu.xpu.launch import Request
+from sim.kernels import run_rtl
+
+
+@pytest.fixture(scope="module")
+def bench():
+    """tests/xpu/test_ktpu.py, whose kernels and cases these are."""
+    path = Path(__file__).resolve().parents[1] / "xpu/test_ktpu.py"
+    spec = importlib.util.spec_from_file_location("xpu_ktpu_cases", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def gemm(bench):
+    x, w = bench.random(bench.f16, 32 * 64, deviation=0.5), bench.random(bench.f16, 32 * 64, seed=7, deviation=0.5)
+    return [np.full(32 * 32, 7, np.float16), x, w, 64, 32, 1], {"grid": (2, 2)}
+
+
+NAMES = ["saxpy", "gelu", "softmax", "softmax_of_a_wave", "rmsnorm", "gemm"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_interpreter_model_and_gates_agree(bench, name):
+    declared = xpu.define(bench.KERNELS, {word: getattr(xpu, word) for word in xpu.__all__})[name]
+    arguments, how = gemm(bench) if name == "gemm" else bench.CASES[name]()
+    grid, block = (bench.corner(how.get(key, default)) for key, default in (("grid", 1), ("block", 16)))
+    expected = [np.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
+    run(declared, expected, Launch(grid, block, 16), MACHINE)
+    lowered = KtpuBackEnd("mm_mesh").lower(Request(declared, grid, block, 0, tuple(arguments)))
+
+    def both(artifact, operands):
+        model = run_model(artifact, lowered.machine, operands)
+        gates = run_rtl(artifact, lowered.machine, operands)
+        assert gates.run.images == model.run.images and gates.flits == model.flits and gates.hops == model.hops
+        assert gates.cycles == model.cycles
+        return gates.run
+
+    assert lowered.run(both) > 0
+    for found, wanted in zip(arguments, expected, strict=True):
+        if isinstance(found, np.ndarray):
+            assert found.tobytes() == wanted.tobytes()
