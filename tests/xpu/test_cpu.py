@@ -366,6 +366,32 @@ def test_a_wave_multiplies_tiles(agree, body_of):
     agree(declared, np.zeros(512, np.float32), x, w, 48, block=32, width=16)
 
 
+def test_tiles_and_locals_outlive_barriers(agree, body_of):
+    body = """
+acc: CooperativeMatrix[f32, 8, 8, Use.ACCUMULATOR]
+b: CooperativeMatrix[f32, 8, 8, Use.B]
+acc.splat(1)
+b.load(w, 0, 0, 8)
+s = Shared[f32](128)
+half = thread.x() // 8
+start = 64 * half
+k = 0
+while k < 3 and workgroup.reduce(Op.MAX, k) < 9:
+    a: CooperativeMatrix[f32, 8, 8, Use.A]
+    for j in range(8):
+        s[start + j * 8 + thread.x() % 8] = x[(k * 8 + j) * 16 + thread.x()]
+    barrier.workgroup()
+    a.load(s, 64 - start, 1, 8)
+    acc.mma(a, b)
+    barrier.workgroup()
+    k += 1
+acc.store(out, start, 0, 8)
+"""
+    declared = body_of(body, "out: KernelBuffer[f32], x: KernelBuffer[f32], w: KernelBuffer[f32]")
+    x, w = np.random.default_rng(8).integers(-9, 9, (2, 384)).astype(np.float32)
+    agree(declared, np.zeros(128, np.float32), x, w, block=16, width=8)
+
+
 def test_lanes_that_go_apart_over_a_tile_are_refused_when_they_do(cpu, body_of):
     for body, text in (
         ("a.load(x, 4 * i32(thread.x()), 0, 2)", "the offset differs between the lanes of a wave, whose tile is one"),
@@ -439,6 +465,103 @@ def test_some_generated_kernels_agree(generated, kernel_of, near, random):
 @given(st.randoms(use_true_random=False), st.sampled_from([1, 2, 4, 8, 16, 64]))
 def test_generated_kernels_agree(generated, kernel_of, near, random, width):
     event(generated_agrees(generated, kernel_of, near, random, width))
+
+
+class Meetings:
+    """Random kernels whose workgroups meet inside loops, branches and helpers that all work-items take alike."""
+
+    HELPER = """
+@device
+def turned(s: Shared[i32], t: u32, v: i32, n: i32) -> i32:
+    s[t] = v
+    barrier.workgroup()
+    if n > 2:
+        return s[(t + 1) % 12] + v
+    v = s[(t + 5) % 12]
+    barrier.workgroup()
+    s[t] = v + n
+    barrier.workgroup()
+    return s[(t + 7) % 12]
+"""
+
+    def __init__(self, random):
+        self.random, self.fresh = random, 0
+
+    def block(self, depth: int, loops: int) -> list[str]:
+        lines = [line for _ in range(self.random.randrange(1, 4)) for line in self.statement(depth, loops)]
+        return ["    " + line for line in lines]
+
+    def alike(self) -> str:
+        """A condition that all work-items share."""
+        return self.random.choice(["n > 1", "n == 2", "workgroup.reduce(Op.MAX, x) % 3 == 0",
+                                   "n < 3 and workgroup.reduce(Op.ADD, y & 7) > 20",
+                                   "workgroup.reduce(Op.MIN, x) < 0 or n == 1"])  # fmt: skip
+
+    def statement(self, depth: int, loops: int) -> list[str]:
+        self.fresh += 1
+        number, kind = self.fresh, self.random.randrange(12 if depth else 6)
+        match kind:
+            case 0:
+                return ["s[t] = (x * 3 + i32(t)) & 1023", "barrier.workgroup()", f"x = s[(t + {number}) % 12] - y",
+                        "barrier.workgroup()"]  # fmt: skip
+            case 1:
+                return ["y += workgroup.scan(Op.ADD, x & 7)"]
+            case 2:
+                return ["barrier.workgroup()", "x = turned(s, t, x, n) + y", "barrier.workgroup()"]
+            case 3:
+                return ["if x % u32(3) == 1:", "    x += 5", "    for j in range(x & 3):", "        y += j"]
+            case 4:
+                return ["x = x if workgroup.reduce(Op.MAX, y) > 3 else y + 1"]
+            case 5:
+                return [f"if {self.alike()}:", f"    {self.random.choice(['return', 'y += 2'])}"]
+            case 6 | 7:
+                lines = [f"if {self.alike()}:", *self.block(depth - 1, loops)]
+                return lines + (["else:", *self.block(depth - 1, loops)] if number % 2 else [])
+            case 8 | 9:
+                name, word = f"i{number}", self.random.choice(["break", "continue", "pass"])
+                leave = [f"    if {name} == {self.random.randrange(3)}:", f"        {word}"]
+                body = self.block(depth - 1, loops + 1)
+                place = self.random.randrange(len(body) + 1) if all(not b.startswith("     ") for b in body) else 0
+                return [f"for {name} in range(n):", *body[:place], *leave, *body[place:]]
+            case _:
+                return [f"c{number} = 0", f"while c{number} < 3 and {self.alike()}:", f"    c{number} += 1",
+                        *self.block(depth - 1, loops + 1)]  # fmt: skip
+
+    def kernel(self) -> str:
+        body = ["t = thread.x()", "s = Shared[i32](12)", "s[t] = 0", "barrier.workgroup()"]
+        body += ["x = a[thread.global_id_x()]", "y = i32(t)"]
+        for _ in range(self.random.randrange(2, 5)):
+            body += self.statement(2, 0)
+        body += ["out[thread.global_id_x()] = x * 31 + y"]
+        head = "@kernel\ndef k(out: KernelBuffer[i32], a: KernelBuffer[i32], n: i32):\n"
+        return self.HELPER + head + "\n".join("    " + line for line in body) + "\n"
+
+
+def meetings_agree(kernel_of, random, width: int) -> str:
+    declared = kernel_of(Meetings(random).kernel())
+    if refusals(declared):
+        return "refused"
+    assert CPU.refusal(declared) is None, CPU.refusal(declared)
+    a, n = integers(36, seed=random.randrange(99)), random.randrange(4)
+    expected, found = np.zeros(36, np.int32), np.zeros(36, np.int32)
+    run(declared, [expected, a, n], Launch(3, 12, width))
+    for checked in (True, False):
+        execute(CPU, Request(declared, (3, 1, 1), (12, 1, 1), 0, (found, a, n)), width, checked)
+        np.testing.assert_array_equal(found, expected)
+    return "agreed"
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.randoms(use_true_random=False), st.sampled_from([4, 16]))
+def test_some_kernels_that_meet_agree(kernel_of, random, width):
+    event(meetings_agree(kernel_of, random, width))
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(st.randoms(use_true_random=False), st.sampled_from([1, 4, 8, 16]))
+def test_kernels_that_meet_agree(kernel_of, random, width):
+    event(meetings_agree(kernel_of, random, width))
 
 
 ORDER_OF_ITEMS = (

@@ -20,7 +20,8 @@ from kohakutpu.backends.arguments import pack, refuse
 from kohakutpu.backends.lowering import Unlowered
 from kohakutpu.xpu import tree
 from kohakutpu.xpu.errors import Undefined, XpuError, XpuLaunchError
-from kohakutpu.xpu.kernel import Backend, Kernel, Unlowered as Held
+from kohakutpu.xpu.kernel import Backend, Kernel
+from kohakutpu.xpu.kernel import Unlowered as Held
 from kohakutpu.xpu.launch import REASONS, RUNTIME, Geometry, Request
 
 from .compiler import Code, compile_kernel, emit, host_width, planted

@@ -15,14 +15,12 @@ from kohakutpu.backends.hoist import hoisted, meets
 from kohakutpu.backends.lowering import Frame, void
 from kohakutpu.backends.varying import Varying, assigned
 from kohakutpu.xpu import tree
-from kohakutpu.xpu.types import BOOL, MEMORY, FunctionType, Op, Scalar, SharedType, VectorType, f32, u32, u64
+from kohakutpu.xpu.types import BOOL, MEMORY, FunctionType, Op, VectorType, f32, u32, u64
 
-from .emit import I1, I8, I32, I64, POINTER, Site, Value, llvm_type
+from .emit import I1, I8, I32, I64, POINTER, Value, llvm_type
 from .flow import RETURN
 from .memory import Memory
-from .tiles import Tiles
-
-SCRATCH_ALIGN = 64
+from .scratch import Scratch
 
 
 def mentions(node: tree.Node, found: set) -> None:
@@ -34,14 +32,14 @@ def mentions(node: tree.Node, found: set) -> None:
             found.add(part.target)
 
 
-class Groups(Tiles):
+class Groups(Scratch):
     """The function that runs a range of workgroups.
 
     `dims` is the block, a constant of the code. `shared_bytes` is what the launch gives to the array that it sizes.
     """
 
     def __init__(self, program: tree.Program, dims: tuple, width: int, checked: bool, flags: tuple, fault: str):
-        Tiles.__init__(self, width)
+        super().__init__(width)
         self.program, self.dims, self.checked, self.flags, self.fault = program, dims, checked, flags, fault
         self.kernel = hoisted(program)
         self.frame = Frame(self.kernel)
@@ -163,101 +161,6 @@ class Groups(Tiles):
         look(self.kernel)
         return list(found)
 
-    # Scratch memory.
-    def reserve(self, size: int) -> int:
-        """An offset of bytes in scratch memory."""
-        at = self.scratch_bytes
-        self.scratch_bytes += -(-size // SCRATCH_ALIGN) * SCRATCH_ALIGN
-        return at
-
-    def bytes_of(self, kind) -> int:
-        """Bytes of an LLVM type in memory."""
-        if isinstance(kind, ir.ArrayType):
-            return kind.count * self.size(kind.element)
-        if isinstance(kind, ir.VectorType):
-            return -(-kind.count // 8) if kind.element == I1 else kind.count * self.size(kind.element)
-        return self.size(kind)
-
-    def scratch_place(self, kind):
-        """A place for each wave; its address is found from the present wave."""
-        step = -(-self.bytes_of(kind) // SCRATCH_ALIGN) * SCRATCH_ALIGN
-        at = self.reserve(step * self.waves)
-
-        def pointer():
-            moved = self.builder.mul(self.widen(self.wave, 64), I64(step))
-            return self.address(self.scratch, self.builder.add(moved, I64(at)))
-
-        return pointer
-
-    def lay_shared(self, node: tree.DeclareShared) -> None:
-        """A Shared array's place; in a checked build nothing of it is written yet."""
-        kind: SharedType = node.variable.type
-        if node.dynamic:
-            if self.dynamic is None:
-                pointer = self.builder.load(self.address(self.record, I64(8), I64), typ=POINTER)
-                written = self.address(pointer, self.launch_bytes) if self.checked else None
-                self.dynamic, self.dynamic_count = (pointer, written), self.alloca(I64)
-            if self.checked:
-                self.clear(self.dynamic[1], self.launch_bytes)
-            return
-        count = node.count.value
-        if count < 1:
-            return
-        pointer = self.address(self.scratch, I64(self.reserve(count * kind.element.size)))
-        written = None
-        if self.checked:
-            written = self.address(self.scratch, I64(self.reserve(count)))
-            self.clear(written, I64(count))
-        self.shared[node] = Memory(node.variable.name, kind.element, pointer, I64(count), written, kind)
-
-    def clear(self, pointer, count) -> None:
-        """Zero bytes."""
-        function = self._intrinsics.get("llvm.memset")
-        if function is None:
-            kind = ir.FunctionType(ir.VoidType(), [POINTER, I8, I64, I1])
-            function = self._intrinsics["llvm.memset"] = ir.Function(self.module, kind, "llvm.memset.p0.i64")
-        self.builder.call(function, [pointer, I8(0), count, I1(0)])
-
-    dynamic = None
-
-    def declare_shared(self, node: tree.DeclareShared) -> None:
-        kind = node.variable.type
-        if node in self.shared:
-            self.frame.values[node.variable] = self.shared[node]
-            return
-        if not node.dynamic:
-            self.check(Value(I1(1)), node.at, f"{node.count.value} elements of Shared {node.variable.name}")
-            self.frame.values[node.variable] = Memory(
-                node.variable.name, kind.element, self.scratch, I64(0), None, kind
-            )
-            return
-        self.frame.values[node.variable] = self.dynamic_shared(node, self.value(node.count))
-
-    def dynamic_shared(self, node: tree.DeclareShared, count: Value) -> Memory:
-        """The array that the launch sizes: after the constant part of scratch memory, then its written marks."""
-        b, kind, of = self.builder, node.variable.type, node.count.type
-        name = node.variable.name
-        first = self.widen(self.pick(count, self.first()), 64, of.signed)
-        slots = b.udiv(self.launch_bytes, I64(kind.element.size))
-        if self.checked:
-            wide = self.wide(count, of)
-            bad = self.apply(lambda n: b.icmp_signed("<", n, self.like(n, 1)), wide)
-            self.check(bad, node.at, f"{{0}} elements of Shared {name}", (of, count))
-            past = self.apply(lambda n: b.icmp_signed(">", n, self.spread_like(slots, n)), wide)
-            self.check(past, node.at, f"{{0}} elements of Shared {name}, where the launch gives {{1}}", (of, count),
-                       (of, Value(self.widen(slots, of.bits))))  # fmt: skip
-            apart = self.apply(lambda n: b.icmp_unsigned("!=", n, self.spread_like(first, n)), wide)
-            self.check(apart, node.at, f"{{0}} elements of Shared {name}, to which another gave a different size",
-                       (of, count))  # fmt: skip
-        b.store(first, self.dynamic_count)
-        pointer, written = self.dynamic
-        slot = self.dynamic_count
-        return Memory(name, kind.element, pointer, lambda: b.load(slot, typ=I64), written, kind)
-
-    def spread_like(self, scalar, like):
-        """A scalar as wide as another value."""
-        return self.broadcast(scalar) if isinstance(like.type, ir.VectorType) else scalar
-
     # Regions.
     def initial(self):
         """The mask of a whole wave of the workgroup."""
@@ -319,7 +222,8 @@ class Groups(Tiles):
                 runs.append([statement])
         self.find_crossing(runs)
         gone: frozenset = frozenset()
-        for run in runs:
+        end = None
+        for number, run in enumerate(runs):
 
             def present(gone=gone):
                 return self.remaining(masked(), gone) if gone else masked()
@@ -329,9 +233,25 @@ class Groups(Tiles):
             else:
                 with self.region(present):
                     self.block(tuple(run), self.mask)
-            gone |= self.leaves.of(tuple(run))
+            left = self.leaves.of(tuple(run))
+            gone |= left
             if isinstance(run[-1], (tree.Break, tree.Continue, tree.Return)):
                 break
+            if left and number + 1 < len(runs):
+                end = end or self.builder.append_basic_block("end")
+                self.go_on_with(lambda gone=gone: self.remaining(masked(), gone), end)
+        if end is not None:
+            self.builder.branch(end)
+            self.builder.position_at_end(end)
+
+    def go_on_with(self, present, end) -> None:
+        """Leave for a block where nobody of the workgroup is left."""
+        flag = self.flag()
+        with self.region(present):
+            self.builder.store(I1(1), flag)
+        rest = self.builder.append_basic_block("rest")
+        self.builder.cbranch(self.builder.load(flag, typ=I1), rest, end)
+        self.builder.position_at_end(rest)
 
     def find_crossing(self, runs: list[list]) -> None:
         """Variables that a run declares and another run names."""
@@ -500,6 +420,7 @@ class Groups(Tiles):
         self.frame = type(outer)(helper)
         self.frame.values.update(zip(helper.parameters, temporaries, strict=True))
         kind, slots = helper.result, []
+        present = present_in(outer, self, present)
         with self.region(present):
             if self.leaves.of(helper.body):
                 self.nobody(self.open_leave(RETURN, True))
@@ -509,8 +430,8 @@ class Groups(Tiles):
                 for slot in slots:
                     slot.store(self.zero(element), whole=True)
                 self.frame.state["results"] = slots
-        self.group_block(helper.body, present_in(outer, self, present))
-        with self.region(present_in(outer, self, present)):
+        self.group_block(helper.body, present)
+        with self.region(present):
             if not void(kind):
                 self.check_ended(node, helper, self.mask)
             uniform = helper not in self.results
@@ -521,49 +442,6 @@ class Groups(Tiles):
             if variable is not None:
                 self.crossing.add(variable)
                 self.declare(variable, tuple(found) if isinstance(kind, VectorType) else found[0])
-
-    # What a checked build finds.
-    def check(self, bad: Value, at, text: str, *shown: tuple[Scalar, Value]) -> None:
-        """Undefined behaviour where lanes of the mask are bad: the run ends, and says which work-item showed what."""
-        if self.checked:
-            self.stop_if(bad, at, text, *shown)
-
-    def stop_if(self, bad: Value, at, text: str, *shown: tuple[Scalar, Value], refused: bool = False) -> None:
-        """End the run where lanes of the mask are bad, in any build; `refused` says that the interpreter goes on."""
-        b = self.builder
-        if isinstance(bad.ir, ir.Constant) and bad.uniform and not bad.ir.constant:
-            return
-        lanes = self.under(bad.ir) if bad.stride is None else None
-        with self.when(bad.ir if lanes is None else self.any(lanes), likely=False):
-            lane = self.first(lanes) if lanes is not None else self.first()
-            self.report(0, lane, at, text, shown, refused)
-            b.branch(self.stop)
-            b.position_at_end(b.append_basic_block("never"))
-
-    def note(self, bad: Value, at, text: str, *shown) -> None:
-        """A broken promise, which is reported when the launch has ended; the first is kept."""
-        lanes = self.under(self.spread(bad))
-        b = self.builder
-        with self.when(self.any(lanes), likely=False):
-            slot = self.address(self.record, I64(9), I64)
-            with self.when(b.icmp_unsigned("==", b.load(slot, typ=I64), I64(0))):
-                self.report(9, self.first(lanes), at, text, shown)
-
-    def report(self, place: int, lane, at, text: str, shown, refused: bool = False) -> None:
-        """site + 1, workgroup, work-item and two shown values, from a place of the record on."""
-        b = self.builder
-        self.sites.append(Site(text, at, tuple(kind for kind, _ in shown), refused))
-        item = b.add(self.widen(self.base(), 64), lane) if self.wave is not None else I64(0)
-        numbers = [I64(len(self.sites)), self.number, item]
-        for kind, value in shown:
-            held = self.pick(value, lane)
-            if kind.kind == "float":
-                held = self.lift(kind, held)
-                held = b.fpext(held, ir.DoubleType()) if held.type != ir.DoubleType() else held
-                held = b.bitcast(held, I64)
-            numbers.append(self.widen(held, 64, kind.signed))
-        for offset, number in enumerate(numbers):
-            b.store(number, self.address(self.record, I64(place + offset), I64))
 
 
 def present_in(frame, groups: Groups, masked):

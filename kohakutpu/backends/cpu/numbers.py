@@ -10,18 +10,18 @@ from kohakutpu.xpu import tree
 from kohakutpu.xpu.types import BOOL, Scalar, bf16, f16, f64
 
 from . import library
-from .emit import DOUBLE, FLOAT, HALF, I1, I16, I32, Emitter, Value, float_type, is_half, llvm_type
+from .emit import DOUBLE, FLOAT, HALF, I1, I16, I32, Value, float_type, is_half, llvm_type
+from .traps import Traps
 
 SIGN = {"div": "/", "rem": "%", "shl": "<<", "shr": ">>", "lshr": "lshr"}
 COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 FAST = ("reassoc", "contract", "arcp", "nsz", "afn")
 
 
-class Numbers(Emitter):
+class Numbers(Traps):
     """`flags` are LLVM's fast-math flags, `checked` whether undefined behaviour is tested, `fault` a planted defect."""
 
     flags: tuple[str, ...] = ()
-    checked = True
     fault = ""
 
     def literal(self, kind: Scalar, value) -> Value:
