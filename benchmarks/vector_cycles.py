@@ -2,9 +2,9 @@
 
     python benchmarks/vector_cycles.py
 
-For each kernel, at 64x64 on one vector core of `quad` (fused epilogues: at 32x64 @ 64x64, on all four): the cycles of our program on the published core, of the published
-program on it where there is one, and of our program on ours (memory answering after 20 cycles in all of them). Status 1
-when a kernel takes more than half.
+For each kernel, at 64x64 on one vector core of `quad` (fused epilogues: at 32x64 @ 64x64, on all four): the cycles of
+our program on the published core, of the published program on it where there is one, and of our program on ours
+(memory answering after 20 cycles in all of them). Status 1 when a kernel takes more than half.
 """
 
 from __future__ import annotations

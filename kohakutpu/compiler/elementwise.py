@@ -318,7 +318,8 @@ def _default(plan: Plan, span: Span, images, state: CoreState, known, choice: _C
     ad_drain = n + 1
     room = choice.per * CHUNK
     constants = _constants(plan, known)
-    image = prologue(constants)
+    longest = max(span.words for span in plan.spans.values())
+    image = prologue(constants, min(isa.VL_MAX, longest * HALVES))
     constants.broadcast(image)
     again = len(image)
     for operand in range(n):

@@ -109,7 +109,8 @@ class Constants:
 
 
 def undemonstrated(expression: Expression, known: Mapping[str, int], line: Line) -> list[str]:
-    """The constants that would land in a source slot which the published software does not use (spec: demonstrated slots)."""
+    """The constants that would land in a source slot which the published software does not use (spec: demonstrated
+    slots)."""
     found = []
     for node in expression.nodes:
         if not isinstance(node, Op):
@@ -164,7 +165,8 @@ def steps(op: Op) -> list[tuple[Opcode, tuple[int, ...], Mask]]:
     A choice is a compare into a predicate and two moves by it.
     """
     if op.op in COMPARES:
-        return [(COMPARES[op.op], (0, 1), Mask.ALWAYS), (Opcode.VMOV, (2,), Mask.WHERE), (Opcode.VMOV, (3,), Mask.UNLESS)]
+        compare = (COMPARES[op.op], (0, 1), Mask.ALWAYS)
+        return [compare, (Opcode.VMOV, (2,), Mask.WHERE), (Opcode.VMOV, (3,), Mask.UNLESS)]
     return [(OPCODES[op.op], tuple(range(op.op.arity)), Mask.ALWAYS)]
 
 

@@ -26,10 +26,10 @@ def l1_room(machine: Machine) -> int:
     return min([L1_SAFE, *(unit.l1_words for unit in machine.vectors)])
 
 
-def prologue(constants: Constants) -> Image:
+def prologue(constants: Constants, length: int = isa.VL_MAX) -> Image:
     """Length, constants and mode; every program sets them, since they outlive programs."""
     image = Image()
-    image.set_scalar(0, isa.VL_MAX)
+    image.set_scalar(0, length)
     constants.load(image)
     image.put(Opcode.VSETVL, va=0)
     image.put(Opcode.VSETMODE, mode=isa.Mode.FLAT)

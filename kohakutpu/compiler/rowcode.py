@@ -1,7 +1,7 @@
 """Vector words over virtual registers: put in step, given registers, and told modes and lengths.
 
-A `Reg` is one value. Words of several streams are interleaved first and registers assigned to the straight line that comes
-of it, so that a stream needs no block of its own.
+A `Reg` is one value. Words of several streams are interleaved first and registers assigned to the straight line that
+comes of it, so that a stream needs no block of its own.
 """
 
 from __future__ import annotations
@@ -130,5 +130,6 @@ def estimated_cycles(words: Sequence[Word]) -> int:
         clock.now = start + word.beats
         for _, reg in word.makes:
             after = LOAD_CYCLES if word.op in (Opcode.VLD, Opcode.VBCAST) else LANE_CYCLES
-            clock.ready[reg] = clock.now + REDUCE_CYCLES if reg.bank == "S" and word.op == Opcode.VRED else start + after
+            reduced = reg.bank == "S" and word.op == Opcode.VRED
+            clock.ready[reg] = clock.now + REDUCE_CYCLES if reduced else start + after
     return clock.now

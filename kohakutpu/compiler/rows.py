@@ -1,7 +1,7 @@
 """Statements over rows: which core computes which rows, L1, and the program (words: `rowwords`).
 
-An instance is some whole rows. A run fills as many of them as L1 and the image hold, computes, and drains; what is the same
-for every row is filled once an instance. The result takes the place of an operand of its size.
+An instance is some whole rows. A run fills as many of them as L1 and the image hold, computes, and drains; what is
+the same for every row is filled once an instance. The result takes the place of an operand of its size.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class RowSpan:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A filled operand: its node and buffer, words of a row, whether one row serves all, and its layout if it is tiles."""
+    """A filled operand: its node and buffer, words of a row, whether one row serves all, and its layout if it is
+    tiles."""
 
     node: int
     name: str
@@ -96,8 +97,8 @@ def plan(stage: RowStage, images: Mapping[str, BufferImage]) -> RowPlan:
         repeated = math.prod(own[:-1]) == 1
         if not repeated and own[:-1] != stage.shape[:-1]:
             raise CompileError(
-                f"{leaf.buffer} {list(own)} repeats every {math.prod(own[:-1])} rows of {list(stage.shape)}; an operand "
-                "of a row statement has all of the rows, or one that serves them all",
+                f"{leaf.buffer} {list(own)} repeats every {math.prod(own[:-1])} rows of {list(stage.shape)}; an "
+                "operand of a row statement has all of the rows, or one that serves them all",
                 source,
             )
         layout = images[leaf.buffer].layout
@@ -135,7 +136,8 @@ class _Program:
 
 def lower(plan: RowPlan, nodes: Mapping[Key, int], images: Mapping[str, BufferImage], states: Mapping[int, CoreState],
           known: Mapping[str, int], arrays: bool, room: int) -> dict[Key, list[int]]:  # fmt: skip
-    """The payloads of each instance; `room` is the L1 words of a program. `arrays`: constants are as memory holds them."""
+    """The payloads of each instance; `room` is the L1 words of a program. `arrays`: constants are as memory holds
+    them."""
     program = _choose(plan, nodes, known, arrays, room)
     out = {}
     for key, span in sorted(plan.spans.items()):
@@ -149,8 +151,8 @@ def _choose(plan: RowPlan, nodes: Mapping[Key, int], known, arrays: bool, room: 
     source = stage.statement.source
     if plan.descriptors > isa.DESCRIPTORS:
         raise CompileError(
-            f"{len(plan.leaves)} operands need {plan.descriptors} descriptors of {isa.DESCRIPTORS}; split the statement over "
-            "a temp",
+            f"{len(plan.leaves)} operands need {plan.descriptors} descriptors of {isa.DESCRIPTORS}; split the statement "
+            "over a temp",
             source,
         )
     for name, words in [(leaf.name, leaf.words) for leaf in plan.leaves] + [(stage.target, plan.result_words)]:
@@ -171,7 +173,8 @@ def _choose(plan: RowPlan, nodes: Mapping[Key, int], known, arrays: bool, room: 
     else:
         candidates = sorted({*(n for n in CANDIDATES if n < most), most})
     for rows in candidates:
-        walks = [leaf.quad * rows // QUAD if leaf.tile else leaf.words * rows for leaf in plan.leaves if not leaf.repeated]
+        moved = [leaf for leaf in plan.leaves if not leaf.repeated]
+        walks = [leaf.quad * rows // QUAD if leaf.tile else leaf.words * rows for leaf in moved]
         if max([plan.result_words * rows, *walks]) > isa.WALK_LIMIT:
             refused = refused or f"is walked in {max(walks)} words at a time, above {isa.WALK_LIMIT}"
             break
@@ -236,7 +239,7 @@ def _program(plan: RowPlan, rows: int, known, arrays: bool, room: int) -> _Progr
         except NoRegister:
             continue
     else:
-        return f"keeps more values than {REGISTERS} vector registers or {len(scalars)} scalar ones; split it over a temp"
+        return f"keeps more values than {REGISTERS} vector and {len(scalars)} scalar registers; split it over a temp"
     if storage.quads:
         lanes = [constants.scalar(count) for count in (4, 8, 12)]
     image = Image()
@@ -271,7 +274,8 @@ def _program(plan: RowPlan, rows: int, known, arrays: bool, room: int) -> _Progr
 
 
 def _group_predicates(image: Image, lanes: list[int], spare: int) -> None:
-    """Set K3, and the predicates of a word's groups of 4 elements, in every chunk; `lanes` hold 4, 8 and 12, L1 word `spare` is free."""
+    """Set K3, and the predicates of a word's groups of 4 elements, in every chunk; `lanes` hold 4, 8 and 12, L1 word
+    `spare` is free."""
     four, eight, twelve = lanes
     image.put(Opcode.VSETI, sa=isa.Source.K)
     image.words.append(isa.IMMEDIATE.encode(value=LEAST))

@@ -1,8 +1,8 @@
 """A statement over rows as vector words: what one row, or a piece of a wide one, computes.
 
-A row of up to 128 elements is one register, and values stay in registers from one reduction to the next. A wider row is worked
-on in pieces, once for each reduction that waits for another; what a later pass needs is computed again from L1, which
-gives the same bits.
+A row of up to 128 elements is one register, and values stay in registers from one reduction to the next. A wider row
+is worked on in pieces, once for each reduction that waits for another; what a later pass needs is computed again
+from L1, which gives the same bits.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ RESULT = -1
 
 
 class RowWords:
-    """Makes the words. `along` tells, by node, whether a value differs within a row, `shared` whether it is every row's."""
+    """Makes the words. `along` tells, by node, whether a value differs within a row, `shared` whether it is every
+    row's."""
 
     def __init__(self, expression: Expression, columns: int, single: Set[int], repeated: Set[int], constants: Constants,
                  line: Line):  # fmt: skip
@@ -104,7 +105,8 @@ class RowWords:
                 (operand,) = node.operands
                 if not self.along[operand]:
                     raise CompileError(
-                        f"{node.op.label} of a value that is one number a row; multiply by the row's length instead", line
+                        f"{node.op.label} of a value that is one number a row; multiply by the row's length instead",
+                        line,
                     )
                 self._add(False, self.shared[operand], self.level[operand] + 1)
             else:
@@ -200,7 +202,7 @@ class RowWords:
         return out
 
     def _closure(self, roots: list[int]) -> set[int]:
-        """The nodes that differ within a row and are needed for `roots`, and leaves with one number a row beside them."""
+        """The nodes that differ within a row and are needed for `roots`, and leaves of one number a row beside them."""
         found: set[int] = set()
         todo = list(roots)
         while todo:

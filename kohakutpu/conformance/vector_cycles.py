@@ -1,8 +1,8 @@
 """Kernel cycles of the published vector core by its own formulas (spec: vector core, timing as implemented), and ours.
 
-The published cycles of a program are what its sequencer takes for the words that the program runs through: no data and no
-memory contents enter, and a memory answers after `LATENCY` cycles, as in the recordings. A test holds the formulas to
-every recorded kernel.
+The published cycles of a program are what its sequencer takes for the words that the program runs through: no data
+and no memory contents enter, and a memory answers after `LATENCY` cycles, as in the recordings. A test holds the
+formulas to every recorded kernel.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class PublishedCore:
         return None
 
     def _words(self, ad: int) -> int:
-        return math.prod(max(self.bounds.get((ad, part), 1), 1) for part in range(DescField.DIM0, DescField.DIM0 + isa.DIMS))
+        dims = range(DescField.DIM0, DescField.DIM0 + isa.DIMS)
+        return math.prod(max(self.bounds.get((ad, part), 1), 1) for part in dims)
 
     def run(self, pc: int) -> int:
         """Kernel cycles of the program at `pc`. Raises ValueError for one that does not come to VHALT."""

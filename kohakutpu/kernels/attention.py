@@ -20,9 +20,9 @@ def attention(q=L.In(..., Q, D), k=L.In(..., K, D), v=L.In(..., V, K), o=L.Out(.
               period=None, keys=None, gm=8, gn=8, nk=1, part=8192):  # fmt: skip
     """o = softmax(q @ k.T * scale) @ v.T, each query over the keys it may see.
 
-    `scale` is 1 / sqrt(D) unless given. `causal`: query i sees keys 0 to i. Grouped queries that share keys are rows of one
-    q, one head after another; `period` is then how many queries a head has, and i counts within a head. `keys`: only the
-    first so many keys are real.
+    `scale` is 1 / sqrt(D) unless given. `causal`: query i sees keys 0 to i. Grouped queries that share keys are rows
+    of one q, one head after another; `period` is then how many queries a head has, and i counts within a head.
+    `keys`: only the first so many keys are real.
     """
     s, p = L.temp(Q, K), L.temp(Q, K)
     with units(q.tiles(gm), k.tiles(gn)) as (i, j):
@@ -39,8 +39,8 @@ def attention(q=L.In(..., Q, D), k=L.In(..., K, D), v=L.In(..., V, K), o=L.Out(.
 
 
 @kernel
-def flash_attention(q=L.In(..., Q, D), k=L.In(..., K, D), v=L.In(..., V, K), o=L.Out(..., Q, V), *, block=64, scale=None,
-                    causal=False, period=None, keys=None, gm=8, gn=8, nk=1, part=8192):  # fmt: skip
+def flash_attention(q=L.In(..., Q, D), k=L.In(..., K, D), v=L.In(..., V, K), o=L.Out(..., Q, V), *, block=64,
+                    scale=None, causal=False, period=None, keys=None, gm=8, gn=8, nk=1, part=8192):  # fmt: skip
     """The same in blocks of `block` keys: memory for one block of scores, keys without end.
 
     Each block corrects what the blocks before it summed, by the ratio of exp2 of the old greatest score to the new one.

@@ -58,6 +58,6 @@ def layernorm(x=L.In(..., M, N), w=L.In(N), b=L.In(N), y=L.Out(..., M, N), *, ep
 
 @kernel
 def group_norm(x=L.In(..., G, N), w=L.In(G, N), b=L.In(G, N), y=L.Out(..., G, N), *, eps=1e-5, part=8192):
-    """The same over groups: x[g] are the elements of group g, all its channels and places; w and b are given for each."""
+    """The same over groups: x[g] are the elements of group g, all its channels and places; each has its w and b."""
     d, scale = centred(x)
     y <<= d * L.rsqrt(L.row_sum(d * scale * d) + eps) * w + b

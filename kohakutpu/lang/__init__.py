@@ -31,6 +31,7 @@ __all__ = [
     "Extents", "In", "Kernel", "KernelError", "Out", "Source", "Trace", "absolute", "ceildiv", "column_index",
     "dims", "equal", "exp2",
     "fma", "gelu", "greater", "kernel", "less", "load", "log2", "loop", "maximum", "minimum", "recip", "region", "relu",
-    "resolve", "row_index", "row_max", "row_mean", "row_min", "row_sum", "rsqrt", "sigmoid", "silu", "sqrt_approx", "sqrt_newton", "table",
+    "resolve", "row_index", "row_max", "row_mean", "row_min", "row_sum", "rsqrt", "sigmoid", "silu", "sqrt_approx",
+    "sqrt_newton", "table",
     "temp", "tile", "units", "where",
 ]  # fmt: skip

@@ -97,7 +97,8 @@ def as_value(thing) -> Value:
         try:
             number = float(thing)
         except OverflowError:
-            raise KernelError(f"a {type(thing).__name__} above the range of float cannot be a constant", here()) from None
+            kind = type(thing).__name__
+            raise KernelError(f"a {kind} above the range of float cannot be a constant", here()) from None
         if not math.isfinite(number):
             raise KernelError(f"{number} cannot be a constant", here())
         return Value(Constant(number))
@@ -262,7 +263,8 @@ def sqrt_approx(v) -> Value:
 
 
 def sqrt_newton(v) -> Value:
-    """s + (v - s * s) * r / 2 with r = rsqrt(v), s = v * r: one step of Newton's method on sqrt; NaN at 0 and infinity."""
+    """s + (v - s * s) * r / 2 with r = rsqrt(v), s = v * r: one step of Newton's method on sqrt; NaN at 0 and
+    infinity."""
     v = as_value(v)
     r = rsqrt(v)
     s = v * r

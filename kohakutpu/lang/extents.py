@@ -101,7 +101,8 @@ class Axis:
         return {"tiles": LANES * self.per, "chunks32": KBLOCK * self.per, "parts": self.per}[self.kind]
 
     def at(self, index: Expr | int) -> Placed:
-        """The step number `index` of this division, for an index that another tiling or loop opened: `x[x.tiles(4).at(b)]`."""
+        """The step number `index` of this division, for an index that another tiling or loop opened:
+        `x[x.tiles(4).at(b)]`."""
         if isinstance(index, bool) or not isinstance(index, (int, Expr)):
             raise KernelError(f"at: expected an index or an integer, got {index!r}", here())
         return Placed(index, self)

@@ -61,8 +61,9 @@ class ElementOp(Enum):
 class RowOp(Enum):
     """A reduction of each row of a whole-buffer statement; its value stands in every element of the row.
 
-    A row is cut into pieces of 128 elements, the last extended to a multiple of 16 with the identity; each piece goes through
-    the vector core's reduction tree (`formats.reduction`), and the results are combined from the first on.
+    A row is cut into pieces of 128 elements, the last extended to a multiple of 16 with the identity; each piece
+    goes through the vector core's reduction tree (`formats.reduction`), and the results are combined from the first
+    on.
     """
 
     SUM = "row_sum"
@@ -81,8 +82,9 @@ class RowOp(Enum):
 class Buffer:
     """A port or a temporary: row-major FP16 of logical shape `Extents.lead` (when `batched`) + `shape`.
 
-    `role` is 'in', 'out', 'temp' or 'table'; a table has `contents`, which the kernel only reads. `whole` marks a port declared as `...` alone: any shape, seen as one row of
-    `elements`; its `shape` is empty and its logical shape is `lead`.
+    `role` is 'in', 'out', 'temp' or 'table'; a table has `contents`, which the kernel only reads. `whole` marks a
+    port declared as `...` alone: any shape, seen as one row of `elements`; its `shape` is empty and its logical
+    shape is `lead`.
     """
 
     name: str

@@ -43,7 +43,8 @@ class Handle(Elementwise):
         return Axis("tiles", positive(per, "tiles"), rows, ceildiv(ceildiv(rows, LANES), per))
 
     def columns(self, per: int) -> Axis:
-        """The last axis in steps of `per` groups of 4 columns, for tiles of a result that no operand has the columns of."""
+        """The last axis in steps of `per` groups of 4 columns, for tiles of a result that no operand has the columns
+        of."""
         self._axes(2)
         columns = self.buffer.shape[-1]
         return Axis("tiles", positive(per, "columns"), columns, ceildiv(ceildiv(columns, LANES), per))
@@ -104,7 +105,8 @@ class Handle(Elementwise):
         for index, axis, length in zip(indices, axes, lengths, strict=True):
             if isinstance(index, (Index, Placed)) and not same(axis.length, length):
                 raise KernelError(
-                    f"{name}: the index {getattr(index, 'index', index)} divides an axis of {axis.length}, and this one has {length}",
+                    f"{name}: the index {getattr(index, 'index', index)} divides an axis of {axis.length}, and this one "
+                    f"has {length}",
                     here(),
                 )
         return Part(part, self.buffer, any(isinstance(index, Placed) for index in indices))
@@ -144,8 +146,8 @@ class Handle(Elementwise):
                 )
         if expression.reductions and self.buffer.whole:
             raise KernelError(
-                f"{self.buffer.name} is declared `...` alone, one row of all its elements; for row reductions declare it "
-                "with a last axis, (..., N)",
+                f"{self.buffer.name} is declared `...` alone, one row of all its elements; for row reductions declare "
+                "it with a last axis, (..., N)",
                 source,
             )
         recorder.record_write(self.buffer, expression, source)
@@ -327,8 +329,8 @@ class Region(Elementwise):
         per = tuple(axis.per for axis in part.slice.axes)
         if per != (self.groups, self.blocks):
             raise KernelError(
-                f"{part.slice.buffer} is cut into {per[0]} groups by {per[1]} blocks and the region has {self.groups} by "
-                f"{self.blocks}",
+                f"{part.slice.buffer} is cut into {per[0]} groups by {per[1]} blocks and the region has "
+                f"{self.groups} by {self.blocks}",
                 here(),
             )
         self.held, self.buffer = part.slice, part.buffer
@@ -355,7 +357,8 @@ class Region(Elementwise):
 
 
 def region(groups: int, blocks: int) -> Region:
-    """A place in L1 to name explicitly: `a <<= x[i, k]`, then `acc += a @ b`. The same program as `acc += x[i, k] @ w[j, k]`."""
+    """A place in L1 to name explicitly: `a <<= x[i, k]`, then `acc += a @ b`. The same program as `acc += x[i, k] @
+    w[j, k]`."""
     source = here()
     active().require_units("a region belongs to one instance: open it inside units")
     return Region(positive(groups, "groups"), positive(blocks, "blocks"), source)

@@ -75,7 +75,8 @@ class _Exact(Walk):
 
 
 def evaluate(trace: Trace, extents: Extents, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The outputs of a kernel in float64, by port. Operands as `interpret` takes them; raises InterpreterError likewise."""
+    """The outputs of a kernel in float64, by port. Operands as `interpret` takes them; raises InterpreterError
+    likewise."""
     operands = {n: d.view(np.float16).astype(np.float64) for n, d in check_operands(trace, extents, inputs).items()}
     with np.errstate(all="ignore"):
         whole, _ = _Exact(trace, extents).run(operands, np.float64)
@@ -109,8 +110,8 @@ class Precision:
     def __str__(self) -> str:
         place = f"[{', '.join(map(str, self.worst))}]"
         text = (
-            f"{self.output}: error p50 {self.p50:.2e}, p90 {self.p90:.2e}, p99 {self.p99:.2e}, max {self.greatest:.2e} at "
-            f"{place}, {self.above:.2%} above 10 %"
+            f"{self.output}: error p50 {self.p50:.2e}, p90 {self.p90:.2e}, p99 {self.p99:.2e}, max {self.greatest:.2e} "
+            f"at {place}, {self.above:.2%} above 10 %"
         )
         return text + (f"; {self.unequal} of {self.elements} elements not finite on one side" if self.unequal else "")
 

@@ -124,7 +124,8 @@ class _Run(Walk):
         return self.format.to_fp16(self.tiles[name])
 
     def operand(self, part: Slice, rows: int, blocks: int, known, source) -> tuple[np.ndarray, np.ndarray]:
-        """A slice as quantised entries, zeros where it was cut: q int8[groups, blocks, 4, 32], scale uint8[groups, blocks, 4]."""
+        """A slice as quantised entries, zeros where it was cut: q int8[groups, blocks, 4, 32], scale uint8[groups,
+        blocks, 4]."""
         buffer, where = self.region(part, known, source)
         padded = np.zeros((rows, KBLOCK * blocks), np.uint16)
         data = self.read(buffer, where, source)

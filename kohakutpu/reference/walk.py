@@ -1,4 +1,5 @@
-"""Runs the statements of a trace in the order that `docs/kernels.md` defines; what they compute is the subclass's matter."""
+"""Runs the statements of a trace in the order that `docs/kernels.md` defines; what they compute is the subclass's
+matter."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from kohakutpu.lang.extents import Extents, resolve
 from kohakutpu.lang.shapes import statement_shape
 from kohakutpu.lang.source import KernelError, Source
 from kohakutpu.lang.trace import (
-    READ_ONLY, Assign, Buffer, BufferLeaf, Contract, Expression, Loop, Open, Slice, Statement, Store, TileLeaf, Trace, Units,
-    check_slice,
+    READ_ONLY, Assign, Buffer, BufferLeaf, Contract, Expression, Loop, Open, Slice, Statement, Store, TileLeaf, Trace,
+    Units, check_slice,
 )  # fmt: skip
 
 
@@ -78,7 +79,7 @@ class Walk:
             self.assign(statement, known)
 
     def run(self, inputs: Mapping[str, np.ndarray], dtype) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Every buffer, and the writer of each element, of logical shape; `inputs` are of `dtype` and of their shapes."""
+        """Every buffer, and the writer of each element, of logical shape; `inputs` are of `dtype` and their shapes."""
         whole: dict[str, np.ndarray] = {}
         marks: dict[str, np.ndarray] = {}
         for buffer in self.trace.buffers.values():

@@ -271,3 +271,41 @@ def test_the_staged_form_leaves_out_what_the_published_one_sends(bench):
         for options in (Options(), Options("published"), Options("published", "arrays"))
     ]
     assert counts[0] < counts[1] < counts[2]
+
+
+@pytest.mark.parametrize("shape, length", [((1, 5), 16), ((3, 20), 64), ((32, 64), 128)])
+def test_what_is_shorter_than_a_register_sets_its_length(bench, shape, length):
+    artifact = compiled(L.silu, bench, shape)
+    (program, *_) = programs(artifact, 0).values()
+    image = {i.addr: i.word for i in program if i.op == vector.Envelope.IMEM}
+    assert vector.decode_word(image[0]).op == Opcode.VSETI and image[1] == length
+
+
+@pytest.mark.parametrize("length", [16, 32, 128])
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_chains_do_not_pay(length, chunks):
+    """Why no program chains: a sigmoid as one chain of depth 4 issues as many beats, its result comes 62 cycles after its
+    first beat instead of 4 * 17, and then a multiplication waits for the deeper stages. It gains 3 cycles on one chunk
+    of 16 elements, and loses on everything longer."""
+    from kohakutpu.conformance.vector import VectorBench
+
+    def cycles(chain: bool) -> int:
+        words = [vector.encode(Opcode.VSETI, vd=0), length, vector.encode(Opcode.VSETI, vd=4), 0xBFB8AA]
+        words += [vector.encode(Opcode.VSETVL, va=0)]
+        words += [vector.encode(Opcode.VSETMODE, mode=vector.Mode.D4 if chain else vector.Mode.FLAT)]
+        words += [vector.encode(Opcode.VLD, ad=0, vd=c, offset=8 * c) for c in range(chunks)]
+        steps = [(Opcode.VMUL, {"sb": 1, "vb": 4}), (Opcode.VEXP2, {}), (Opcode.VADD, {"sc": 3, "vc": 1}), (Opcode.VINV, {})]
+        sigmoid = [
+            (c, step, vector.encode(op, **({"sa": 2 if step and chain else 0, "sb": 3, "sc": 3} | fields),
+                                    va=8 + c if step else c, vd=8 + c))
+            for step, (op, fields) in enumerate(steps) for c in range(chunks)
+        ]  # fmt: skip
+        words += [word for *_, word in (sorted(sigmoid) if chain else sigmoid)]
+        words += [vector.encode(Opcode.VSETMODE, mode=vector.Mode.FLAT)] * chain
+        words += [vector.encode(Opcode.VMUL, va=c, vb=8 + c, vd=8 + c) for c in range(chunks)]
+        words += [vector.encode(Opcode.VST, ad=0, vd=8 + c, offset=64 + 8 * c) for c in range(chunks)]
+        done = VectorBench().run([*words, vector.encode(Opcode.VHALT)], [(0, 1, 1 << 16 | 8)])
+        assert done.code == 0
+        return done.arg
+
+    assert cycles(True) - cycles(False) >= (-3 if length * chunks == 16 else 0)

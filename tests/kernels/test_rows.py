@@ -171,7 +171,7 @@ def test_refusals(monkeypatch):
             total = total + value
         return total
 
-    refused(many, small, "keeps more values than 16 vector registers|constants in one statement|words of image")
+    refused(many, small, "keeps more values than 16 vector and|constants in one statement|words of image")
 
 
 def test_an_operand_that_repeats_every_few_rows_is_refused():

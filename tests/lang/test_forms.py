@@ -1,4 +1,5 @@
-"""Forms that say the same: nested tilings, loops of whole stages, explicit regions, tables; and what is refused in them."""
+"""Forms that say the same: nested tilings, loops of whole stages, explicit regions, tables; and what is refused in
+them."""
 
 import numpy as np
 import pytest
