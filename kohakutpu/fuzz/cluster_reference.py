@@ -1,5 +1,7 @@
 """What a cluster program computes, in scalar integers written from the spec and from nothing in the package."""
 
+from operator import mul
+
 MW = 14
 SIGN, TOP = 1 << 21, 0x7F << MW
 FRACTION = (1 << MW) - 1
@@ -128,14 +130,14 @@ class Reference:
         gm, gn, nk = max(gm, 1), max(gn, 1), max(nk, 1)
         emitted = []
         for kb in range(nk):
+            columns = [self.operand("B", bbank, boff + h * nk + kb) for h in range(gn)]
             for g in range(gm):
                 qa, fa = self.operand("A", abank, aoff + g * nk + kb)
-                for h in range(gn):
-                    qb, fb = self.operand("B", bbank, boff + h * nk + kb)
+                for h, (qb, fb) in enumerate(columns):
                     tile = self.tiles[(g * gn + h) % len(self.tiles)]
                     for i in range(4):
                         for j in range(4):
-                            value = convert(sum(x * y for x, y in zip(qa[i], qb[j], strict=True)), fa[i], fb[j], anchor)
+                            value = convert(sum(map(mul, qa[i], qb[j])), fa[i], fb[j], anchor)
                             tile[4 * i + j] = add(0 if kb == 0 and not acc else tile[4 * i + j], value)
                     if kb == nk - 1:
                         emitted.append(sum(to_fp16(lane) << 16 * at for at, lane in enumerate(tile)))
