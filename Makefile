@@ -24,7 +24,7 @@ help:
 	@echo 'make regress [SEED=number]             the long regressions of the RTL alone, ten times the random traffic'
 	@echo 'make golden [GOLDEN=dir]               every golden vector in a directory'
 	@echo 'make bench                             benchmarks'
-	@echo 'make bitstream [MACHINE=mm_min] [BOARD=ulx3s_85f]   an FPGA bitstream with open tools, in build/bitstream'
+	@echo 'make bitstream [MACHINE=mm_min] [BOARD=ulx3s_85f]   an FPGA bitstream of all but the units, with open tools'
 	@echo 'make ci [CI_ARGS="-- pytest arguments"]    the test suite with one JUnit report, in build/ci'
 	@echo 'make sweep SPEC=file.yaml [SCHEDULER=tcp://host:port] [RESUME=1]   a kernel over shapes, knobs, machines, seeds'
 	@echo 'make clean                             remove the environment and everything built'
@@ -91,7 +91,7 @@ bitstream: MACHINE = mm_min
 bitstream: $(READY)
 	@mkdir -p build/bitstream
 	@rm -rf build/bitstream/$(MACHINE)-$(BOARD)
-	@$(BIN)/kohakutpu build $(MACHINE) --board $(BOARD) -o build/bitstream/$(MACHINE)-$(BOARD)
+	@$(BIN)/kohakutpu build $(MACHINE) --without-units --board $(BOARD) -o build/bitstream/$(MACHINE)-$(BOARD)
 
 ci: $(READY)
 	@$(BIN)/kohakutpu ci -o build/ci $(CI_ARGS)

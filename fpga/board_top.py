@@ -21,10 +21,13 @@ BAUD = 115_200
 
 
 class BoardTop(wiring.Component):
-    """`machine` with its memory and a serial host of `divisor` cycles a bit. Members: `rx` and `tx`, the line."""
+    """`machine`, with or without its `units`, its memory, and a serial host of `divisor` cycles a bit.
 
-    def __init__(self, machine: Machine, *, divisor: int):
-        self.machine = MachineTop(machine, l1=BlockL1)
+    Members: `rx` and `tx`, the line.
+    """
+
+    def __init__(self, machine: Machine, *, divisor: int, units: bool = True):
+        self.machine = MachineTop(machine, l1=BlockL1, units=units)
         self.memory = BlockMemory(ports=len(self.machine.dram), words=machine.memory.bytes // WORD_BYTES)
         self.serial = SerialHost(divisor=divisor)
         super().__init__({"rx": In(1, init=1), "tx": Out(1)})
@@ -42,6 +45,6 @@ class BoardTop(wiring.Component):
         return m
 
 
-def board_verilog(machine: Machine, *, divisor: int) -> str:
+def board_verilog(machine: Machine, *, divisor: int, units: bool = True) -> str:
     """The Verilog of `BoardTop` with top module `NAME`."""
-    return merge(emit.verilog(BoardTop(machine, divisor=divisor), name=NAME))
+    return merge(emit.verilog(BoardTop(machine, divisor=divisor, units=units), name=NAME))

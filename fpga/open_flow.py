@@ -48,8 +48,10 @@ LUTS_AND_REST = """techmap -map +/lattice/latches_map.v
 abc -lut 4
 clean
 synth_ecp5 -noflatten -top top -run map_cells:check
+tee -q -o blocks.json stat -json
 flatten
 opt_clean
+blackbox =A:whitebox
 select -assert-none t:$_DLATCH_*
 tee -q -o stat.json stat -json"""
 
@@ -141,13 +143,13 @@ def tools() -> dict[str, str]:
     return found
 
 
-def prepare(machine: Machine, name: str, folder: Path, *, seed: int = 1) -> None:
-    """Write everything the tools need, `build_top.sh` among it, into `folder`."""
+def prepare(machine: Machine, name: str, folder: Path, *, units: bool = True, seed: int = 1) -> None:
+    """Write everything the tools need, `build_top.sh` among it, into `folder`; without `units`, the machine has none."""
     check(machine, name)
     _, platform = board(name)
     hertz = platform.default_clk_frequency
     plan = platform.prepare(
-        OnBoard(board_verilog(machine, divisor=round(hertz / BAUD))), "top", debug_verilog=False,
+        OnBoard(board_verilog(machine, divisor=round(hertz / BAUD), units=units)), "top", debug_verilog=False,
         synth_opts=BEFORE_LUTS, script_after_synth=LUTS_AND_REST, nextpnr_opts=f"--report report.json --seed {seed}",
     )  # fmt: skip
     plan.extract(folder)
@@ -158,22 +160,26 @@ def build(folder: Path, environment: Mapping[str, str]) -> Result:
     environment = {**environment, **tools(), "AMARANTH_USE_YOSYS": "builtin"}
     done = subprocess.run(["sh", "build_top.sh"], cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = done.stdout + done.stderr
-        raise BuildError(f"{_stopped_at(folder)}:\n{_telling(said) or said[-2000:].strip()}")
+        stage, log = _stopped_at(folder)
+        said = done.stdout + done.stderr + (log.read_text(errors="replace") if log.exists() else "")
+        raise BuildError(f"{stage}:\n{_telling(said) or said[-2000:].strip()}")
     return read_report(folder)
 
 
-def _stopped_at(folder: Path) -> str:
-    if not (folder / "top.json").exists():
-        return "Yosys refuses the design"
-    return "nextpnr does not place and route it" if not (folder / "top.config").exists() else "ecppack does not pack it"
+def _stopped_at(folder: Path) -> tuple[str, Path]:
+    """Which tool ended the build, and its log: that of the last one which began."""
+    if (folder / "top.config").exists():
+        return "ecppack does not pack it", folder / "none"
+    if (folder / "top.tim").exists():
+        return "nextpnr does not place and route it", folder / "top.tim"
+    return "Yosys refuses the design", folder / "top.rpt"
 
 
 def _telling(said: str) -> str:
     """Lines that say why: errors, and what is used beyond what there is."""
     lines = [line.strip() for line in said.splitlines()]
     over = [line for line in lines if (found := re.search(r"(\d+)%$", line)) and int(found[1]) > 100]
-    return "\n".join([*over, *(line for line in lines if "ERROR" in line)])
+    return "\n".join(dict.fromkeys([*over, *(line for line in lines if "ERROR" in line)]))
 
 
 def read_report(folder: Path) -> Result:

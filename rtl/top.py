@@ -98,13 +98,14 @@ class MachineTop(wiring.Component):
 
     `links` maps each link's name to its sender's interface, `endpoints` each endpoint's to the component, `engines` holds
     the memory engines by port. `faults` plants faults: {name of a router (`r21`), an endpoint, `agent` or `window`: fault of
-    a block there}. `l1` is what vector cores have as L1, for block RAM that cannot be the usual one. Raises
+    a block there}. `l1` is what vector cores have as L1, for block RAM that cannot be the usual one; without `units` their
+    places are empty: what is sent there vanishes. Raises
     `MachineError` for a compile-only machine, `CannotBuild` for errata that the gates do not reproduce and for a fault
     that is not there.
     """
 
     def __init__(self, machine: Machine, *, agent: str = "orchestrator", faults: Mapping[str, str] | None = None,
-                 l1: type[L1] = L1):  # fmt: skip
+                 l1: type[L1] = L1, units: bool = True):  # fmt: skip
         if agent not in AGENTS:
             raise ValueError(f"agent {agent!r}: {' or '.join(map(repr, AGENTS))} is expected")
         if machine.errata - ERRATA:
@@ -120,9 +121,9 @@ class MachineTop(wiring.Component):
         broken = {at: self.planted[name]["fault"] for name, at in routers.items()}
         self.mesh = Mesh(machine, faults={at: fault for at, fault in broken.items() if fault})
         self.links = self.mesh.links
-        units = {f"cluster{index}": unit for index, unit in enumerate(machine.clusters)}
-        units |= {f"vector{index}": unit for index, unit in enumerate(machine.vectors)}
-        self.endpoints = {name: self._unit(name, unit) for name, unit in units.items()}
+        sites = {f"cluster{index}": unit for index, unit in enumerate(machine.clusters)}
+        sites |= {f"vector{index}": unit for index, unit in enumerate(machine.vectors)}
+        self.endpoints = {name: self._unit(name, unit) for name, unit in sites.items()} if units else {}
         own = machine.agent.own_endpoint
         memory_bytes = machine.memory.bytes
         self.ports, self.engines = [], []

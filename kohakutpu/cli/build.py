@@ -29,6 +29,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--part", metavar="P", help="--flow vivado without a board: the full name of a part")
     parser.add_argument("--clock", type=float, metavar="MHZ", help="--flow vivado with --part: the clock")
     parser.add_argument("--write-only", action="store_true", help="--flow open: write the files and run no tool")
+    parser.add_argument(
+        "--without-units", action="store_true", help="--flow open: mesh, memory and orchestrator alone, to try a board's links with"
+    )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="a new folder for everything")
 
 
@@ -53,6 +56,8 @@ def main(args: argparse.Namespace) -> int:
                 raise ArgumentError(f"{name} is for --flow vivado: an open board has its own part and clock")
     elif args.write_only:
         raise ArgumentError("--write-only is for --flow open: --flow vivado never runs a tool")
+    elif args.without_units:
+        raise ArgumentError("--without-units is for --flow open")
     elif (args.board is None) == (args.part is None):
         raise ArgumentError("--flow vivado needs either --board, or --part and --clock")
     elif (args.part is None) != (args.clock is None):
@@ -89,7 +94,7 @@ def _open(args: argparse.Namespace, machine) -> int:
         flow.tools()
     scratch = scratch_folder(args.output)
     try:
-        flow.prepare(machine, name, scratch)
+        flow.prepare(machine, name, scratch, units=not args.without_units)
         if not args.write_only:
             print(f"{machine.name} on {flow.BOARDS[name].title}: this takes many minutes", flush=True)
             result = flow.build(scratch, dict(os.environ))

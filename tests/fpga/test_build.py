@@ -131,7 +131,7 @@ def test_a_board_of_the_vendor_flow(small, monkeypatch):
 def prepared(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("open") / "out"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(open_flow, "board_verilog", lambda machine, divisor: STUB if divisor == 217 else "")  # 25 MHz / 115,200
+        patch.setattr(open_flow, "board_verilog", lambda machine, divisor, units: STUB if divisor == 217 else "")  # 25 MHz / 115,200
         open_flow.prepare(small, "ulx3s_85f", folder)
     return folder
 
@@ -155,7 +155,7 @@ REPORT = {
     "utilization": {"TRELLIS_COMB": {"used": 40, "available": 100}, "DCCA": {"used": 0, "available": 9}},
     "fmax": {"clk": {"achieved": 30.0, "constraint": 25.0}},
 }
-GOOD = {"yosys": "touch top.json", "nextpnr": "cp ../report.json . && touch top.config", "ecppack": "echo bits > top.bit"}
+GOOD = {"yosys": "touch top.json", "nextpnr": "touch top.tim; cp ../report.json . && touch top.config", "ecppack": "echo bits > top.bit"}
 
 
 @pytest.fixture
@@ -187,8 +187,11 @@ def test_a_build_has_a_report_and_a_bitstream(fakes):
     "changes, reason",
     [
         ({"yosys": "echo 'ERROR: no module'; exit 1"}, "Yosys refuses the design:\nERROR: no module"),
+        # as it does with -q: said in its log alone, and half of its output written
+        ({"yosys": "touch top.json; echo 'ERROR: no cells' > top.rpt; exit 1"}, "Yosys refuses the design:\nERROR: no cells"),
+        ({"nextpnr": "echo 'ERROR: too much' > top.tim; exit 1"}, "nextpnr does not place and route it:\nERROR: too much"),
         (
-            {"nextpnr": "echo 'Info: TRELLIS_COMB: 99000/ 83640   118%'; echo 'ERROR: Unable to place cell'; exit 1"},
+            {"nextpnr": "touch top.tim; echo 'Info: TRELLIS_COMB: 99000/ 83640   118%'; echo 'ERROR: Unable to place cell'; exit 1"},
             "nextpnr does not place and route it:\nInfo: TRELLIS_COMB: 99000/ 83640   118%\nERROR: Unable",
         ),
         ({"ecppack": "echo odd; exit 3"}, "ecppack does not pack it:\nodd"),
@@ -242,6 +245,7 @@ def test_a_small_design_becomes_a_bitstream(tmp_path, monkeypatch):
         (["mm_min", "--flow", "vivado", "--part", "virtex", "--clock", "100"], "part 'virtex': a full name such as"),
         (["mm_min", "--flow", "vivado", "--part", PART, "--clock", "0"], "clock 0 MHz: 1 to 1000"),
         (["mm_min", "--flow", "vivado", "--part", PART, "--clock", "100", "--write-only"], "never runs a tool"),
+        (["mm_min", "--flow", "vivado", "--part", PART, "--clock", "100", "--without-units"], "--without-units is for --flow open"),
         (["seed_case", "--flow", "vivado", "--part", PART, "--clock", "100"], "compile-only"),
     ],
 )

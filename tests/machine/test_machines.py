@@ -71,7 +71,7 @@ def test_quad():
 
 
 def test_mm_min():
-    """What small boards hold: one vector core, and memory that fits block RAM."""
+    """One vector core, and memory that fits block RAM."""
     machine = load("mm_min")
     assert (len(machine.ports), len(machine.clusters), len(machine.vectors), machine.memory.bytes) == (1, 0, 1, 64 << 10)
 
