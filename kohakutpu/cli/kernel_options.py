@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kohakutpu.compiler import CONSTANTS, LOWERINGS, Options
+from kohakutpu.compiler import CONSTANTS, LOWERINGS, RELAYOUTS, Options
 from kohakutpu.lang.kernel import Kernel, load
 from kohakutpu.machine import list_machines
 
@@ -33,6 +33,7 @@ def kernel_arguments(parser: argparse.ArgumentParser, *, optional: bool = False)
     parser.add_argument("--knob", action="append", default=[], metavar="gm=8", help="a compile-time knob (repeatable); gm, gn and nk may be auto")
     parser.add_argument("--lowering", choices=LOWERINGS, default=LOWERINGS[0], help="instruction selection")
     parser.add_argument("--preq", action="append", default=[], metavar="w", help="an operand to quantise as it is uploaded (repeatable)")
+    parser.add_argument("--relayout", choices=RELAYOUTS, default=RELAYOUTS[0], help="who copies a temp into another byte order")
     parser.add_argument("--constants", choices=CONSTANTS, default=CONSTANTS[0], help="where numbers in expressions are held")
 
 
@@ -73,7 +74,7 @@ def knobs_of(args: argparse.Namespace) -> dict[str, object]:
 
 
 def options_of(args: argparse.Namespace) -> Options:
-    return Options(lowering=args.lowering, constants=args.constants, preq=tuple(args.preq))
+    return Options(lowering=args.lowering, constants=args.constants, preq=tuple(args.preq), relayout=args.relayout)
 
 
 def kernel_of(args: argparse.Namespace) -> Kernel:

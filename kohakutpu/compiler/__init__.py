@@ -1,11 +1,11 @@
 """The kernel compiler: a traced kernel and a machine to an `Artifact` (`docs/kernels.md`)."""
 
 from .artifact import Artifact, ArtifactError, Await, BufferImage, Kick, Round, Seed, Stage
-from .compile import CONSTANTS, LOWERINGS, Options, compile_kernel, settle
+from .compile import CONSTANTS, LOWERINGS, RELAYOUTS, Options, compile_kernel, settle
 from .deal import DealError, deal
 from .refusals import CannotFuse, CompileError
 
 __all__ = [
-    "CONSTANTS", "LOWERINGS", "Artifact", "ArtifactError", "Await", "BufferImage", "CannotFuse", "CompileError",
+    "CONSTANTS", "LOWERINGS", "RELAYOUTS", "Artifact", "ArtifactError", "Await", "BufferImage", "CannotFuse", "CompileError",
     "DealError", "Kick", "Options", "Round", "Seed", "Stage", "compile_kernel", "deal", "settle",
 ]  # fmt: skip

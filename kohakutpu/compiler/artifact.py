@@ -26,7 +26,7 @@ from . import layouts
 from .layouts import Layout, LayoutError
 
 FORMAT = "kohakutpu-artifact-1"
-UNIT_NAMES = {"cluster": "MG", "vector": "VC"}
+UNIT_NAMES = {"cluster": "MG", "vector": "VC", "host": "HOST"}
 UNIT_TYPES = {"cluster": UnitType.CLUSTER, "vector": UnitType.VECTOR}
 
 
@@ -114,16 +114,20 @@ class Round:
 class Stage:
     """Work of one kind of unit between two barriers. `nodes[key]` is the node that runs an instance.
 
+    A stage of the host has no nodes and no rounds: it reads buffer `move[0]` and writes what it holds in the order of
+    buffer `move[1]`.
+
     `acks[key]` is (receiver, number of DATA_RECEIVED) of an instance that drains into a vector core; `words` counts the
     32-byte words that the stage writes to memory.
     """
 
-    unit: str  # 'cluster' or 'vector'
+    unit: str  # 'cluster', 'vector' or 'host'
     grid: tuple[int, ...]
     nodes: Mapping[tuple[int, ...], int]
     acks: Mapping[tuple[int, ...], tuple[int, int]]
     statements: tuple[int, ...]
     words: int
+    move: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -246,10 +250,12 @@ class Artifact:
     def outputs(self) -> list[BufferImage]:
         return [image for image in self.buffers if image.role == "out"]
 
-    def chains(self) -> Iterator[tuple[Round, ...]]:
-        """The rounds, in runs that begin with a Seed and end with the Awaits."""
+    def chains(self, stage: int | None = None) -> Iterator[tuple[Round, ...]]:
+        """The rounds, in runs that begin with a Seed and end with the Awaits; of one stage, or of all."""
         chain: list[Round] = []
         for round_ in self.rounds:
+            if stage not in (None, round_.stage):
+                continue
             chain.append(round_)
             if round_.awaits:
                 yield tuple(chain)
@@ -316,6 +322,10 @@ class Artifact:
             "options " + " ".join(f"{name}={value}" for name, value in self.options.items()),
         ]  # fmt: skip
         for number, stage in enumerate(self.stages):
+            if stage.move:
+                size = sum(self.buffer(name).bytes for name in stage.move)
+                lines.append(f"stage {number} HOST copies {stage.move[0]} to {stage.move[1]}: {size} bytes moved")
+                continue
             rounds = [round_ for round_ in self.rounds if round_.stage == number]
             lines.append(
                 f"stage {number} {UNIT_NAMES[stage.unit]} grid {stage.grid}: {len(stage.nodes)} instances on "
@@ -371,7 +381,8 @@ class Artifact:
                 {"unit": s.unit, "grid": list(s.grid),
                  "nodes": [[list(key), *xy(node)] for key, node in s.nodes.items()],
                  "acks": [[list(key), *xy(node), count] for key, (node, count) in s.acks.items()],
-                 "statements": list(s.statements), "words": s.words} for s in self.stages
+                 "statements": list(s.statements), "words": s.words, "move": list(s.move) if s.move else None}
+                for s in self.stages
             ],
             "rounds": [
                 {"stage": r.stage, "flits": [f"{flit.to_int():072x}" for flit in r.flits], "owners": _runs(r.instances),
@@ -426,7 +437,7 @@ class Artifact:
         stages = tuple(
             Stage(s["unit"], tuple(s["grid"]), {tuple(key): y << 4 | x for key, x, y in s["nodes"]},
                   {tuple(key): (y << 4 | x, count) for key, x, y, count in s["acks"]}, tuple(s["statements"]),
-                  s["words"])
+                  s["words"], tuple(s["move"]) if s["move"] else None)
             for s in r["stages"]
         )  # fmt: skip
         rounds = tuple(

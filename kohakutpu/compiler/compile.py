@@ -35,6 +35,7 @@ from .stages import (
 
 LOWERINGS = ("default", "published")
 CONSTANTS = ("registers", "arrays")
+RELAYOUTS = ("machine", "host")
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Options:
     truncated), or as 'arrays' in memory (FP16, rounded). `addresses` places buffers by name; with `allow_overlap` those
     may lie over each other, which only a listing that is never run can want. `preq` names operands of products that
     are quantised as they are uploaded and lie in memory as MXFP7: half the bytes, fetched at twice the rate.
+    `relayout` says who copies a temp into the order that a product reads: the 'machine', or the 'host'.
     """
 
     lowering: str = "default"
@@ -52,9 +54,10 @@ class Options:
     addresses: Mapping[str, int] = field(default_factory=dict)
     allow_overlap: bool = False
     preq: Collection[str] = ()
+    relayout: str = "machine"
 
     def __post_init__(self):
-        for name, legal in (("lowering", LOWERINGS), ("constants", CONSTANTS)):
+        for name, legal in (("lowering", LOWERINGS), ("constants", CONSTANTS), ("relayout", RELAYOUTS)):
             if getattr(self, name) not in legal:
                 raise CompileError(f"{name}={getattr(self, name)!r} is none of {', '.join(legal)}")
         if isinstance(self.preq, str):
@@ -180,17 +183,18 @@ class _Compilation:
                     )
 
     def _relayouts(self, copies: Sequence[relayout.Need]) -> None:
-        """Let vector cores copy temps into the order in which products read them."""
-        if self.published:
+        """Let vector cores, or the host, copy temps into the order in which products read them."""
+        by_host = self.options.relayout == "host"
+        if self.published and not by_host:
             raise CompileError(
                 f"lowering='published' has no copies in another byte order, and {copies[0].buffer} needs one here; the "
-                "published runtime sends it through the host",
+                "published runtime sends it through the host, as relayout='host' does",
                 copies[0].source,
             )
-        if not self.units["vector"]:
+        if not self.units["vector"] and not by_host:
             raise CompileError(
                 f"machine {self.machine.name} has no vector core, and {copies[0].buffer} must be copied into another "
-                "byte order here",
+                "byte order here; relayout='host' lets the host do it",
                 copies[0].source,
             )
         relayout.insert(self.program, copies)
@@ -198,6 +202,8 @@ class _Compilation:
         computed |= {s.statement.target.buffer for s in self.program.stages if isinstance(s, EpilogueStage)}
         for need in copies:
             self.layouts[need.name] = need.layout
+            if by_host:
+                continue
             self.cuts[need.name] = relayout.shape(
                 self.layouts[need.buffer], need.layout, self.program.buffers[need.buffer].copies(self.extents),
                 need.buffer in computed, need.buffer, need.source, l1_room(self.machine), len(self.machine.vectors),
@@ -241,7 +247,7 @@ class _Compilation:
                     size = max(plan.stride * 16, constants[name].layout.halves if name in constants else 0)
                     layout = Flat((size,))
                     constants[name] = BufferImage(name, "constant", (size,), layout, 1, layout.bytes, 0, fill=pattern)
-            elif isinstance(stage, RelayoutStage):
+            elif isinstance(stage, RelayoutStage) and self.options.relayout == "machine":
                 source, target = images[stage.source], images[stage.target]
                 far = relayout.read_bytes(source.layout, target.layout) + (source.copies - 1) * source.stride
                 held = reach.get(stage.source, Reach())
@@ -266,7 +272,7 @@ class _Compilation:
                     first = lives[name].first if name in lives else number
                     lives[name] = Life(first, number)
         for stage in self.program.stages:
-            if isinstance(stage, RelayoutStage):
+            if isinstance(stage, RelayoutStage) and self.options.relayout == "machine":
                 source, target = self.layouts[stage.source], self.layouts[stage.target]
                 if not relayout.covers(source, target):
                     lives.pop(stage.target, None)
@@ -295,6 +301,9 @@ class _Compilation:
                 record = Stage("vector", plan.grid, nodes, {}, (stage.statement.id,), plan.words)
                 arrays = self.options.constants == "arrays"
                 streams = rows.lower(plan, nodes, self.images, states, self.extents.dims, arrays, room)
+            elif isinstance(stage, RelayoutStage) and self.options.relayout == "host":
+                stages.append(Stage("host", (), {}, {}, (), 0, (stage.source, stage.target)))
+                continue
             elif isinstance(stage, RelayoutStage):
                 streams, nodes, words = relayout.lower(
                     self.cuts[stage.target], self.images[stage.source], self.images[stage.target],
@@ -323,7 +332,8 @@ class _Compilation:
             extents=dict(self.extents.dims),
             lead=self.extents.lead,
             options={"lowering": self.options.lowering, "constants": self.options.constants}
-            | ({"preq": sorted(self.options.preq)} if self.options.preq else {}),
+            | ({"preq": sorted(self.options.preq)} if self.options.preq else {})
+            | ({"relayout": "host"} if self.options.relayout == "host" else {}),
             machine=self.machine.name,
             machine_digest=hashlib.sha256(to_yaml(self.machine).encode()).hexdigest(),
             mantissa=self.machine.clusters[0].mantissa if self.machine.clusters else 0,

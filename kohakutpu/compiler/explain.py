@@ -43,6 +43,8 @@ def summary(artifact: Artifact, machine: Machine) -> str:
     """`Artifact.summary`, and images, descriptors, maps of L1, memory and predicted cycles."""
     lines = [artifact.summary()]
     for number, stage in enumerate(artifact.stages):
+        if stage.move:
+            continue
         use = _cluster_use(artifact, number) if stage.unit == "cluster" else _vector_use(artifact, number)
         lines += [f"stage {number} {line}" for line in use]
     prediction = predict(artifact, machine)
@@ -113,6 +115,9 @@ def explain(artifact: Artifact, machine: Machine, simulated: Sequence[float] | N
         measured = f", {simulated[number]:,.0f} simulated" if simulated else ""
         title = _title(artifact, number)
         lines.append(f"stage {number} {UNIT_NAMES[stage.unit]} {title}: {time.cycles:,.0f} predicted{measured}")
+        if stage.move:
+            lines.append("  the host reads and writes it through its memory window; relayout='machine' leaves it to the cores")
+            continue
         shares = ", ".join(
             f"{name} {100 * value / max(time.cycles, 1):.0f} %"
             for name, value in (("work", time.work), ("host", time.handing), ("reads", time.reading), ("writes", time.writing))
@@ -146,6 +151,8 @@ def _units(machine: Machine, unit: str) -> int:
 def _title(artifact: Artifact, number: int) -> str:
     """The last statement of a stage, or what it copies."""
     stage = artifact.stages[number]
+    if stage.move:
+        return "copies {} to {}".format(*stage.move)
     if not stage.statements:
         return "copy into another byte order"
     statement = artifact.statements[stage.statements[-1]]

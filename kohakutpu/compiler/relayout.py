@@ -130,7 +130,8 @@ def shape(
     if target.columns % KBLOCK and computed:
         raise CompileError(
             f"{name} has {target.columns} columns, and elementwise work computed the {KBLOCK}-column blocks' padding, "
-            f"which must be zero in an operand; make the columns a multiple of {KBLOCK}",
+            f"which must be zero in an operand; make the columns a multiple of {KBLOCK}, or let the host do the copy "
+            "(relayout='host')",
             line,
         )
     groups, blocks, most = target.groups, target.blocks, min(isa.WALK_LIMIT, room)
@@ -138,7 +139,7 @@ def shape(
         if target.columns % KBLOCK:
             raise CompileError(
                 f"{name} lies row by row with {target.columns} columns: an operand is copied in blocks of {KBLOCK}; "
-                f"make the columns a multiple of {KBLOCK}",
+                f"make the columns a multiple of {KBLOCK}, or let the host do it (relayout='host')",
                 line,
             )
         if 2 * LANES * target.columns >= STRIDES:
@@ -150,7 +151,7 @@ def shape(
     elif source.gn % 8:
         raise CompileError(
             f"{name} is written in tiles of gn = {source.gn} and read as an operand: tiles whose gn is a multiple of 8 "
-            f"({KBLOCK} columns) can be copied into its order by the vector cores",
+            f"({KBLOCK} columns) can be copied into its order by the vector cores; relayout='host' lets the host do it",
             line,
         )
     else:

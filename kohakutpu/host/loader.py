@@ -92,6 +92,11 @@ class Loader:
                 contents = image.contents()
                 self.write_buffer(image, bytes(image.bytes) if contents is None else contents)
 
+    def move(self, artifact: Artifact, source: str, target: str) -> None:
+        """Read a buffer and write what it holds in another one's byte order."""
+        held, wanted = artifact.buffer(source), artifact.buffer(target)
+        self.write_buffer(wanted, wanted.pack(held.unpack(self.read_buffer(held))))
+
     # ---- rounds ----------------------------------------------------------------------------------------
 
     def _counts(self, chain: Sequence[Round]) -> dict[int, int]:
@@ -161,16 +166,19 @@ class Loader:
             if self.progress is not None:
                 self.progress(done, len(artifact.rounds))
 
-        for chain in artifact.chains():
-            try:
-                self.run_chain(chain, after)
-                if chain[-1].ends_stage:
-                    written = (written + artifact.stages[chain[-1].stage].words) & 0xFFFF
+        try:
+            for number, stage in enumerate(artifact.stages):
+                if stage.move:
+                    self.move(artifact, *stage.move)
+                for chain in artifact.chains(number):
+                    self.run_chain(chain, after)
+                written = (written + stage.words) & 0xFFFF
+                if stage.words:
                     self.driver.poll(registers.AUX_STAT, writes=written, what="waiting for the stage's words in memory")
-                    ends.append(self.transport.now)
-            except (AgentError, NoAnswer, UnitFault) as error:
-                where = f"round {min(done, len(artifact.rounds) - 1)} of {len(artifact.rounds)}"
-                raise type(error)(f"{artifact.kernel}, {where}: {error}") from error
+                ends.append(self.transport.now)
+        except (AgentError, NoAnswer, UnitFault) as error:
+            where = f"round {min(done, len(artifact.rounds) - 1)} of {len(artifact.rounds)}"
+            raise type(error)(f"{artifact.kernel}, {where}: {error}") from error
         elapsed = self.transport.now - start
         images = {image.name: self.read_buffer(image) for image in artifact.outputs}
         outputs = {image.name: image.unpack(images[image.name]) for image in artifact.outputs}
