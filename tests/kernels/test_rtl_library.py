@@ -8,7 +8,8 @@ import pytest
 from kohakutpu.compiler import compile_kernel
 from kohakutpu.host.compare import compare
 from kohakutpu.host.simulate import run_model, run_reference
-from kohakutpu.kernels import attention, elementwise, rows
+from kohakutpu.kernels import elementwise, rows
+from kohakutpu.kernels.attention import attention
 from kohakutpu.machine import load
 from sim.kernels import run_rtl
 
@@ -20,7 +21,8 @@ CASES = [
     (rows.rmsnorm, {"x": (8, 64), "w": (64,)}), (rows.layernorm, {"x": (5, 40), "w": (40,), "b": (40,)}),
     (rows.group_norm, {"x": (2, 3, 48), "w": (3, 48), "b": (3, 48)}),
     (elementwise.gelu, {"x": (33, 50)}), (elementwise.where, {"c": (9, 70), "a": (9, 70), "b": (9, 70)}),
-    (attention.attention, {"q": (10, 32), "k": (32, 32), "v": (16, 32)}), (attention.attention, {"q": (5, 32), "k": (160, 32), "v": (8, 160)}),
+    (attention, {"q": (10, 32), "k": (32, 32), "v": (16, 32)}),
+    (attention, {"q": (5, 32), "k": (160, 32), "v": (8, 160)}),
     (elementwise.fma, {"a": (700,), "b": (700,), "c": (700,)}), (elementwise.div, {"a": (20, 20), "b": (20, 20)}),
 ]  # fmt: skip
 
@@ -30,7 +32,7 @@ CASES = [
 @pytest.mark.parametrize("made, shapes", CASES, ids=lambda v: getattr(v, "name", ""))
 def test_gates_have_the_interpreters_bytes_and_the_models_cycles(made, shapes, machine):
     machine = load(machine)
-    knobs = {"gm": 2} if made is attention.attention else {}
+    knobs = {"gm": 2} if made is attention else {}
     artifact = compile_kernel(made, machine, shapes, knobs)
     operands = operands_of(shapes, specials=0.02)
     gates = run_rtl(artifact, machine, operands)
