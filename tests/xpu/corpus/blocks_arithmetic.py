@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from kohakutpu.xpu import (
-    KernelBuffer, bf16, bits, bits_to_f32, bits_to_f64, define, div, f16, f32, f32_to_bits, f64, f64_to_bits, i8, i16,
+    Instantiate, KernelBuffer, Requires, bf16, bits, bits_to_f32, bits_to_f64, define, div, f16, f32, f32_to_bits, f64, f64_to_bits, i8, i16,
     i32, i64, kernel, lshr, math, rem, thread, u8, u16, u32, u64,
 )  # fmt: skip
 
@@ -371,3 +371,24 @@ def on_bit_casts(data):
         grid=2, block=32, arguments=[*outs, x, y, n],
         expect={"a": x, "b": x.view(np.float32), "c": y, "d": y.view(np.float64)},
     )  # fmt: skip
+
+
+@Instantiate(dict(FACTOR=3, SHIFT=1), dict(FACTOR=-5, SHIFT=0))
+@Requires("FACTOR % 2 == 1 and SHIFT < 8")
+@kernel
+def template(out: KernelBuffer[i32], a: KernelBuffer[i32], n: u32, *, FACTOR, SHIFT):
+    i = thread.global_id_x()
+    if i < n:
+        out[i] = (a[i] * FACTOR >> SHIFT) + FACTOR
+
+
+def on_template(factor, shift, data):
+    n = data.size(64)
+    a = data.integers(i32, n)
+    expected = [wrap(i32, (wrap(i32, value * factor) >> shift) + factor) for value in a.tolist()]
+    return dict(
+        grid=2, block=32, arguments=[np.zeros(n, np.int32), a, n], expect={"out": np.array(expected, np.int32)}
+    )  # fmt: skip
+
+
+on_template_3_1, on_template_m5_0 = partial(on_template, 3, 1), partial(on_template, -5, 0)

@@ -5,8 +5,8 @@ from zlib import crc32
 import numpy as np
 
 from kohakutpu.xpu import (
-    BlockPadded, KernelBuffer, Op, Shared, Wave, barrier, bits, f16, f32, group, i32, kernel, lshr, math, thread, u8,
-    u32, u64, wave, workgroup,
+    BlockPadded, FastMath, KernelBuffer, Op, Shared, Wave, barrier, bits, f16, f32, group, i32, kernel, lshr, math,
+    thread, u8, u32, u64, wave, workgroup,
 )  # fmt: skip
 
 
@@ -682,3 +682,22 @@ def on_bit_reversal(data):
     reversed_ = [int(f"{v:032b}"[::-1], 2) for v in x.tolist()]
     expected = np.stack([np.array(reversed_, np.uint32), np.zeros(n, np.uint32)], 1)
     return dict(grid=2, block=32, arguments=[zeros(2 * n, u32), x, n], expect={"planes": expected})
+
+
+@FastMath()
+@kernel
+def fast_polynomial(out: KernelBuffer[f32], x: KernelBuffer[f32], n: u32):
+    """Horner's rule, which a back end may contract and reassociate here."""
+    i = thread.global_id_x()
+    if i < n:
+        v = x[i]
+        out[i] = (((v * f32(0.1) + f32(0.7)) * v - f32(0.3)) * v + f32(1.1)) * v + v / f32(3.0)
+
+
+def on_fast_polynomial(data):
+    """Numbers without an overflow, which contraction would avoid."""
+    n = data.size(128)
+    x = data.integers(i32, n, -4000, 4000).astype(np.float32) / np.float32(1000)
+    wide = x.astype(np.float64)
+    expected = (((wide * 0.1 + 0.7) * wide - 0.3) * wide + 1.1) * wide + wide / 3
+    return dict(grid=4, block=32, arguments=[zeros(n), x, n], expect={"out": expected}, close={"out": 1e-6})
