@@ -14,12 +14,12 @@ import pytest
 
 from kohakutpu.host.model_transport import ModelTransport
 from kohakutpu.host.transport import CONTROL_BASE, MEMORY_BASE, NoTransport, TransportError, Unanswered
-from kohakutpu.host.transports import open_transport
+from kohakutpu.host.transports import open_transport, wire
 from kohakutpu.host.transports.opening import SpecError
 from kohakutpu.host.transports.recording import Diverged, Recorder, RecordingError, Replay
-from kohakutpu.host.transports.serving import SessionLost
+from kohakutpu.host.transports.serving import Server, SessionLost
 from kohakutpu.host.transports.socket_transport import SocketTransport
-from kohakutpu.host.transports.stream import listen, parse_address
+from kohakutpu.host.transports.stream import Dropped, listen, parse_address
 from kohakutpu.host.transports.wrappers import Rebased, Window
 from kohakutpu.host.transports.xdma import XdmaTransport
 from kohakutpu.machine import load
@@ -88,6 +88,29 @@ def test_traffic_sees_a_wrong_word_in_memory():
     inner.write64(MEMORY_BASE + 0x4_0008, 1)
     with pytest.raises(AssertionError, match=r"at 0x10000040008, expected"):
         traffic.run(100)
+
+
+def test_a_server_that_does_a_request_again_is_seen(tmp_path, monkeypatch):
+    """A lost connection is where words would be done twice: with a server that has no memory of the last request they are."""
+
+    def careless(server, stream):
+        try:
+            request = wire.receive_request(stream)
+            server._last = server._execute(request)
+            wire.send_reply(stream, server._last)
+        except Dropped:
+            server._lost = time.monotonic()
+            return False
+        if request.kind == wire.Kind.BYE:
+            server._session = None
+        return request.kind != wire.Kind.BYE
+
+    monkeypatch.setattr(Server, "_answer", careless)
+    with harmed("socket", MACHINE, tmp_path, Harm(drop=0.02), seed=2) as world:
+        traffic = Traffic(world.transport, MACHINE, seed=3, longest=24)
+        with pytest.raises(AssertionError, match="done twice|at 0x10|other words"):
+            traffic.run(ACCESSES)
+            assert world.ledger.words == traffic.ledger.words, "other words arrived than were sent"
 
 
 # ---- socket --------------------------------------------------------------------------------------------------
