@@ -91,7 +91,7 @@ def test_traffic_sees_a_wrong_word_in_memory():
 
 
 def test_a_server_that_does_a_request_again_is_seen(tmp_path, monkeypatch):
-    """A lost connection is where words would be done twice: with a server that has no memory of the last request they are."""
+    """A lost connection is where words would be done twice: a server with no memory of the last one does it twice."""
 
     def careless(server, stream):
         try:
