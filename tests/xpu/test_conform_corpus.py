@@ -149,7 +149,10 @@ def test_a_planted_defect_is_caught_by_the_corpus(data, fault, tmp_path, monkeyp
 
 
 def test_every_kernel_has_launches_and_an_oracle(data):
-    families = "integers floats remainder convert math wave workgroup copy atomic vectors multiply epilogue words elementwise template"
+    families = (
+        "integers floats remainder convert math wave workgroup copy "
+        "atomic vectors multiply epilogue words elementwise template"
+    )
     families = {f"on_{family}" for family in families.split()} | {"on_full_wave"}
     for file in FILES:
         for kernel in kernels(file):

@@ -5,8 +5,8 @@ from functools import partial
 import numpy as np
 
 from kohakutpu.xpu import (
-    Instantiate, KernelBuffer, Requires, bf16, bits, bits_to_f32, bits_to_f64, define, div, f16, f32, f32_to_bits, f64, f64_to_bits, i8, i16,
-    i32, i64, kernel, lshr, math, rem, thread, u8, u16, u32, u64,
+    Instantiate, KernelBuffer, Requires, bf16, bits, bits_to_f32, bits_to_f64, define, div, f16, f32, f32_to_bits,
+    f64, f64_to_bits, i8, i16, i32, i64, kernel, lshr, math, rem, thread, u8, u16, u32, u64,
 )  # fmt: skip
 
 INTEGERS = (i8, i16, i32, i64, u8, u16, u32, u64)
