@@ -524,7 +524,7 @@ def turned(s: Shared[i32], t: u32, v: i32, n: i32) -> i32:
                 place = self.random.randrange(len(body) + 1) if all(not b.startswith("     ") for b in body) else 0
                 return [f"for {name} in range(n):", *body[:place], *leave, *body[place:]]
             case _:
-                return [f"c{number} = 0", f"while c{number} < 3 and {self.alike()}:", f"    c{number} += 1",
+                return [f"c{number} = 0", f"while c{number} < 3 and ({self.alike()}):", f"    c{number} += 1",
                         *self.block(depth - 1, loops + 1)]  # fmt: skip
 
     def kernel(self) -> str:

@@ -71,12 +71,13 @@ def emit(kernel: Kernel, dims: tuple, width: int, checked: bool, fault: str) -> 
     return target
 
 
-def assemble(text: str) -> llvm.ModuleRef:
-    """Verified and optimised."""
+def assemble(text: str, checked: bool) -> llvm.ModuleRef:
+    """Verified and optimised; code with checks, which is large, keeps its loops."""
     module = llvm.parse_assembly(text)
     module.verify()
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = options.slp_vectorization = False
+    options.loop_unrolling = not checked
     builder = llvm.create_pass_builder(machine(), options)
     builder.getModulePassManager().run(module, builder)
     return module
@@ -86,7 +87,7 @@ def compile_kernel(kernel: Kernel, dims: tuple, width: int, checked: bool, fault
     """Machine code of a kernel for a block. Raises Unlowered."""
     with LOCK:
         target = emit(kernel, dims, width, checked, fault)
-        module = assemble(str(target.module))
+        module = assemble(str(target.module), checked)
         name = f"xpu{next(NUMBER)}"
         library = llvm.JITLibraryBuilder().add_ir(str(module)).export_symbol("run").add_current_process()
         tracker = library.link(engine(), name)
