@@ -22,7 +22,7 @@ FILLED = 22  # from the end of a VFILL to the decode of a word that waits for it
 DRAINING = frozenset(
     {Opcode.VSETMODE, Opcode.VLD, Opcode.VST, Opcode.VCVT, Opcode.VSHUF, Opcode.VBCAST, Opcode.VHALT}
 )
-STEPS = 1_000_000
+STEPS = 100_000
 WINDOW = 8  # instructions on their way at once; more than the core queues would hold up its memory
 
 

@@ -22,7 +22,7 @@ from .elementwise import (
 )  # fmt: skip
 from .extents import Extents, ceildiv, dims, resolve
 from .kernel import In, Kernel, Out, column_index, kernel, load, row_index, table, temp
-from .recorder import loop, units
+from .recorder import grid, loop, stage, sweep, units
 from .source import KernelError, Source
 from .trace import Trace
 from .values import region, tile
@@ -30,8 +30,8 @@ from .values import region, tile
 __all__ = [
     "Extents", "In", "Kernel", "KernelError", "Out", "Source", "Trace", "absolute", "ceildiv", "column_index",
     "dims", "equal", "exp2",
-    "fma", "gelu", "greater", "kernel", "less", "load", "log2", "loop", "maximum", "minimum", "recip", "region", "relu",
+    "fma", "gelu", "greater", "grid", "kernel", "less", "load", "log2", "loop", "maximum", "minimum", "recip", "region", "relu",
     "resolve", "row_index", "row_max", "row_mean", "row_min", "row_sum", "rsqrt", "sigmoid", "silu", "sqrt_approx",
-    "sqrt_newton", "table",
+    "sqrt_newton", "stage", "sweep", "table",
     "temp", "tile", "units", "where",
 ]  # fmt: skip

@@ -220,6 +220,30 @@ class units:  # noqa: N801 - a context manager of the language, written like a k
             active().close_units(self._indices, self._source)
 
 
+stage = units
+
+
+def grid(*axes, names: tuple[str, ...] | None = None) -> Iterator[Index | tuple[Index, ...]]:
+    """`for i, j in grid(x.tiles(gm), w.tiles(gn))`: `units` as a `for`, whose body is recorded once."""
+    tiling = units(*axes, names=names)
+    recorder, source = active(), here()
+
+    def once() -> Iterator[Index | tuple[Index, ...]]:
+        finished = False
+        with tiling as indices:
+            try:
+                yield indices
+                finished = True
+            finally:
+                if not finished and recorder.broken is None:
+                    recorder.broken = KernelError("a grid was left early; it is recorded once, whole", source)
+
+    return once()
+
+
 def loop(count, name: str | None = None) -> Iterator[Index]:
     """`for k in loop(x.chunks32(nk))`: the body for each index in ascending order."""
     return active().open_loop(axis_of(count), name, here())
+
+
+sweep = loop

@@ -124,6 +124,33 @@ def test_a_tiling_inside_a_tiling_is_a_view():
     assert (found["c"] == bits(matmul, knobs=KNOBS, **SHAPES)[1]["c"]).all()
 
 
+@kernel
+def gridded(a=L.In(..., M, K), b=L.In(N, K), c=L.Out(..., M, N), *, gm=8, gn=8, nk=2):
+    for i, j in L.grid(a.tiles(gm), b.tiles(gn)):
+        acc = L.tile(gm, gn, nk)
+        for k in L.sweep(a.chunks32(nk)):
+            acc += a[i, k] @ b[j, k]
+        c[i, j] <<= acc
+
+
+def test_other_names_are_the_same_program():
+    assert listing(gridded) == listing(matmul) and L.stage is L.units
+
+
+def test_a_grid_left_early_is_refused():
+    @kernel
+    def made(a=L.In(M, K), b=L.In(N, K), c=L.Out(M, N)):
+        for i, j in L.grid(a.tiles(1), b.tiles(1)):
+            acc = L.tile(1, 1, 1)
+            for k in loop(a.chunks32(1)):
+                acc += a[i, k] @ b[j, k]
+            c[i, j] <<= acc
+            break
+
+    with pytest.raises(KernelError, match="a grid was left early"):
+        made.trace()
+
+
 def test_two_axes_of_a_view_keep_their_order():
     @kernel
     def made(a=L.In(M, K), b=L.In(N, K), c=L.Out(M, N)):
