@@ -65,6 +65,10 @@ class FakeFiles:
     def close(self, file: int) -> None:
         del self.files[file]
 
+    def _is_register(self, file: int, offset: int) -> bool:
+        """Whether an access is one of a register: the DMA channels reach those below the memory window."""
+        return self.files[file] == "user" or offset < MEMORY_BASE
+
     def _start(self, file: int, channel: tuple[str, ...], size: int, offset: int) -> tuple[int, bool]:
         """(bytes to move, fail afterwards) of a call; raises when it fails before it does anything."""
         name = self.files[file]
@@ -79,7 +83,7 @@ class FakeFiles:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         if name in self.card.late:
             raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
-        registers = name == "user"
+        registers = self._is_register(file, offset)
         if registers:
             if size != 8 or offset % 8:
                 raise OSError(errno.EINVAL, f"{size} bytes at {offset:#x} of a register device")
@@ -91,7 +95,7 @@ class FakeFiles:
                 raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
             return size, True
         if registers:
-            if self.card.width < size:
+            if name == "user" and self.card.width < size:
                 return self.card.width, False
             return (4, False) if not writes and self._happens("short") else (size, False)
         return (self._random.randrange(8, size + 1, 8), False) if self._happens("short") else (size, False)
@@ -99,7 +103,7 @@ class FakeFiles:
     def preadv(self, file: int, buffers, offset: int) -> int:
         (buffer,) = buffers
         size, failed = self._start(file, ("c2h_0", "user"), len(buffer), offset)
-        base = CONTROL_BASE + offset - self.control if self.files[file] == "user" else offset
+        base = CONTROL_BASE + offset - self.control if self._is_register(file, offset) else offset
         try:
             data = self.inner.read_block(base, -(-size // 8) * 8)
         except TransportError as error:
@@ -112,7 +116,7 @@ class FakeFiles:
     def pwritev(self, file: int, buffers, offset: int) -> int:
         (buffer,) = buffers
         size, failed = self._start(file, ("h2c_0", "user"), len(buffer), offset)
-        registers = self.files[file] == "user"
+        registers = self._is_register(file, offset)
         base = CONTROL_BASE + offset - self.control if registers else offset
         try:
             self.inner.write_block(base, bytes(buffer[: len(buffer) if registers else size]))
@@ -121,6 +125,3 @@ class FakeFiles:
         if failed:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return size
-
-
-assert MEMORY_BASE % GRANULE == 0

@@ -21,7 +21,7 @@ from transport_conformance import SCRIPTS  # noqa: E402
 from transport_world import CONTROL, MEMORY, Board, jtag_to, served  # noqa: E402
 
 MACHINE = load("mm_mesh")
-KINDS = ("model", "socket", "jtag", "xdma", "rebased", "window", "record", "replay")
+KINDS = ("model", "socket", "jtag", "xdma", "xdma-dma", "rebased", "window", "record", "replay")
 
 
 def opened(kind, folder, stack, inner):
@@ -34,9 +34,10 @@ def opened(kind, folder, stack, inner):
     if kind == "jtag":
         connect = stack.enter_context(jtag_to(inner, idle=5))
         return stack.enter_context(connect())
-    if kind == "xdma":
+    if kind.startswith("xdma"):
+        registers = "dma" if kind == "xdma-dma" else "user"
         files = FakeFiles(inner, "/dev/xdma9", control=0x1000, idle=5)
-        return stack.enter_context(XdmaTransport("/dev/xdma9", control=0x1000, files=files))
+        return stack.enter_context(XdmaTransport("/dev/xdma9", control=0x1000, registers=registers, files=files))
     if kind == "rebased":
         return stack.enter_context(Rebased(Board(inner), control=CONTROL, memory=MEMORY))
     if kind == "window":

@@ -412,6 +412,17 @@ def test_a_user_device_of_32_bits_is_refused():
         transport.write64(CONTROL_BASE, 1)
 
 
+def test_registers_through_the_dma_channels_need_no_user_device():
+    ledger = Ledger(model())
+    files = card(ledger, card=Card(width=4, missing=frozenset({"user"})))
+    with XdmaTransport("/dev/x", registers="dma", files=files) as transport:
+        transport.write64(CONTROL_BASE + 0x40, 0x21)
+        assert transport.read64(CONTROL_BASE + 0x40) == 0x21 and ledger.words == 1
+        assert set(files.counts) == {"h2c_0", "c2h_0"}
+    with pytest.raises(TransportError, match="registers=mmap: expected one of user, dma"):
+        open_transport("xdma:/dev/x,registers=mmap", MACHINE)
+
+
 def test_real_files(tmp_path):
     """The system's own calls, on plain files in the place of devices."""
     for channel in ("h2c_0", "c2h_0", "user"):

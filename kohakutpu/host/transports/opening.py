@@ -103,9 +103,12 @@ def _jtag(argument: str, options: Mapping[str, str], machine: Machine, faults: l
 
 def _xdma(argument: str, options: Mapping[str, str], machine: Machine, faults: list[str]) -> Transport:
     _no_faults(faults, "xdma")
-    _nothing_but(options, ("control", "memory"), "xdma")
+    _nothing_but(options, ("control", "memory", "registers"), "xdma")
     return XdmaTransport(
-        argument or "/dev/xdma0", control=_number(options, "control", 0), memory=_number(options, "memory", MEMORY_BASE)
+        argument or "/dev/xdma0",
+        registers=options.get("registers", "user"),
+        control=_number(options, "control", 0),
+        memory=_number(options, "memory", MEMORY_BASE),
     )
 
 

@@ -1,7 +1,7 @@
 """`Transport` through the device files of the Linux XDMA driver. docs/transports.md, xdma.
 
-Registers go one 64-bit word at a time through `NAME_user`, memory in whole granules through `NAME_h2c_0` and
-`NAME_c2h_0`.
+Registers go one 64-bit word at a time through `NAME_user` or the DMA channels, memory in whole granules through
+`NAME_h2c_0` and `NAME_c2h_0`.
 """
 
 from __future__ import annotations
@@ -17,34 +17,40 @@ from ..transport import MEMORY_BASE, WORD, NoTransport, Transport, TransportErro
 GRANULE = 64  # bytes: the smallest transfer, and what its address and length are multiples of
 LONGEST = 1 << 20  # bytes of one transfer; the driver's limit is 8 MiB
 ATTEMPTS = 5  # times that a transfer is asked of a device that fails
+REGISTERS = {"user": ("user", "user"), "dma": ("c2h_0", "h2c_0")}  # devices to read and to write registers through
 MODES = {"h2c_0": os.O_WRONLY, "c2h_0": os.O_RDONLY, "user": os.O_RDWR}
 
 
 class XdmaTransport(Transport):
     """The device files `NAME_h2c_0`, `NAME_c2h_0` and `NAME_user` of one card.
 
-    `control` is where the user device has the register window, `memory` where the DMA channels have the memory window.
-    `files` has `open`, `close`, `preadv` and `pwritev` as `os` has them. A memory write that is not of whole granules
-    reads the granules at its ends first. Raises `NoTransport` for a device that is not there or does not come back, and
-    for a register write that failed: whether it was done is not known, and it is not repeated.
+    `control` is where the register window is, in the user device or, with `registers="dma"`, for the DMA channels,
+    which then move single words there; `memory` is where those have the memory window. `files` has `open`, `close`,
+    `preadv` and `pwritev` as `os` has them. A memory write that is not of whole granules reads the granules at its ends
+    first. Raises `NoTransport` for a device that is not there or does not come back, and for a register write that
+    failed: whether it was done is not known, and it is not repeated.
     """
 
     bulk = True
     unit = "s"
 
-    def __init__(self, name: str, *, control: int = 0, memory: int = MEMORY_BASE, files: Any = os):
+    def __init__(self, name: str, *, control: int = 0, memory: int = MEMORY_BASE, registers: str = "user",
+                 files: Any = os):  # fmt: skip
         if memory % GRANULE:
             raise TransportError(f"a memory window at {memory:#x}: expected a multiple of {GRANULE}")
+        if registers not in REGISTERS:
+            raise TransportError(f"registers={registers}: expected one of {', '.join(REGISTERS)}")
         self.name = name
         self.resumed = 0  # transfers that went on after a short count or a failure
         self._bases = {"control": control, "memory": memory}
         self._files = files
         self._open: dict[str, int] = {}
         self._failed = ""
+        self._words_in, self._words_out = REGISTERS[registers]
         # The driver maps whole pages: a buffer of its own keeps every transfer at their start.
         self._buffer = mmap.mmap(-1, LONGEST)
         try:
-            for channel in MODES:
+            for channel in ("h2c_0", "c2h_0", *REGISTERS[registers]):
                 self._device(channel)
         except OSError as error:
             self.close()
@@ -110,37 +116,40 @@ class XdmaTransport(Transport):
 
     def _read_register(self, at: int, what: str) -> bytes:
         for attempt in range(ATTEMPTS):
-            word = bytearray(WORD)
             try:
-                count = self._files.preadv(self._device("user"), [word], at)
+                with memoryview(self._buffer) as view, view[:WORD] as word:
+                    count = self._files.preadv(self._device(self._words_in), [word], at)
             except OSError as error:
                 failure = error
-                self._release("user")
+                self._release(self._words_in)
             else:
                 if count == WORD:
-                    return bytes(word)
+                    return self._buffer[:WORD]
                 failure = OSError(
-                    f"gave {count} bytes of {WORD}, {attempt + 1} times: a user device of 32 bits tears registers"
+                    f"gave {count} bytes of {WORD}, {attempt + 1} times: a device of 32 bits tears registers"
                 )
             self.resumed += 1
             time.sleep(0.01 * attempt)
         kind = Unanswered if isinstance(failure, TimeoutError) else NoTransport
-        raise kind(f"{what}: {self.name}_user at {at:#x}: {failure.strerror or failure}") from failure
+        raise kind(f"{what}: {self.name}_{self._words_in} at {at:#x}: {failure.strerror or failure}") from failure
 
     def _write_register(self, at: int, word: bytes, what: str) -> None:
+        device = f"{self.name}_{self._words_out} at {at:#x}"
+        self._buffer[:WORD] = word
         try:
-            count = self._files.pwritev(self._device("user"), [word], at)
+            with memoryview(self._buffer) as view, view[:WORD] as buffer:
+                count = self._files.pwritev(self._device(self._words_out), [buffer], at)
         except OSError as error:
             self._failed = what
-            self._release("user")
+            self._release(self._words_out)
             raise NoTransport(
-                f"{what}: {self.name}_user at {at:#x}: {error.strerror or error}; whether it was done is not known"
+                f"{what}: {device}: {error.strerror or error}; whether it was done is not known"
             ) from error
         if count != WORD:
             self._failed = what
             raise NoTransport(
-                f"{what}: {self.name}_user at {at:#x} took {count} bytes of {WORD}: registers are written whole or not "
-                "at all, and this user device is too narrow"
+                f"{what}: {device} took {count} bytes of {WORD}: registers are written whole or not at all, and this "
+                "device is too narrow (option registers=dma writes them through the DMA channels)"
             )
 
     # ---- accesses ------------------------------------------------------------------------------------------
