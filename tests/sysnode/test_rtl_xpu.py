@@ -29,7 +29,8 @@ def gemm(bench):
     return [np.full(32 * 32, 7, np.float16), x, w, 64, 32, 1], {"grid": (2, 2)}
 
 
-NAMES = ["saxpy", "gelu", "softmax", "softmax_of_a_wave", "rmsnorm", "gemm"]
+LONG = ["saxpy", "gelu", "softmax", "softmax_of_a_wave", "gemm"]
+NAMES = ["rmsnorm", *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)]
 
 
 @pytest.mark.parametrize("name", NAMES)

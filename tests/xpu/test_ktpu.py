@@ -218,6 +218,8 @@ REFUSED = [
     ("v = x.vload[4](i * 4)\ny[i] = v[0]", "vload: a work-item's neighbours lie in other lanes"),
     ("y[i] = f32(1.0) if x[i] >= f32(0.0) else x[i]", "ge of data: the core compares <, > and =="),
     ("y[i % 16] = x[i]", "workgroups that touch one word of memory, which one of them stores"),
+    ("\n".join(f"v{k} = x[i] * f32({k}.5)" for k in range(18)) + "\ny[i] = (" + " + ".join(f"v{k}" for k in range(18))
+     + ") * " + " * ".join(f"v{k}" for k in range(18)), "more than 15 values are alive at once, and a core has 16"),
     ("for j in range(400):\n    y[i] = y[i] * x[i] + f32(0.5)", "loops unrolled, where a core holds 512"),
     ("if i < 7:\n    y[i] = wave.reduce_sum_f32(x[i])", "wave.reduce_sum_f32 that some lanes of a wave miss"),
     ("t: CooperativeMatrix[f16, 16, 16, Use.A]\nt.load(h, 0, 0, 16)\nt.store(h, 0, 0, 16)",

@@ -112,12 +112,12 @@ def ordered(instructions: list[Instruction]) -> list[Instruction]:
     for sink, instruction in enumerate(instructions):
         if instruction.op is not Opcode.VST:
             continue
-        stack = [(sink, iter(sorted(after[sink])))]
+        stack = [(sink, iter(sorted(after[sink], reverse=True)))]
         while stack:
             number, rest = stack[-1]
             step = next((n for n in rest if n not in done), None)
             if step is not None:
-                stack.append((step, iter(sorted(after[step]))))
+                stack.append((step, iter(sorted(after[step], reverse=True))))  # the longest chain first
                 continue
             stack.pop()
             if number not in done:
