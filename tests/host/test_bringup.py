@@ -481,6 +481,13 @@ def test_every_step_is_made_to_fail():
     assert {case[4] for case in FAILURES} == {WRONG, REFUSED, NO_TRANSPORT, NO_ANSWER}
 
 
+def test_the_page_has_every_step():
+    page = (ROOT / "docs" / "bringup.md").read_text()
+    assert re.findall(r"^\| (\d+) \| `(\S+)` \|", page, re.M) == [(str(step.number), step.name) for step in STEPS]
+    for verdict in Verdict:
+        assert f"`{verdict.value}`" in page.replace("\n", " ")
+
+
 BLOCKS = ("cluster-", "memory-", "mover-", "noc-", "orchestrator-", "vector-")  # whose faults any machine can have
 
 

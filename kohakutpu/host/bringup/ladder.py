@@ -201,8 +201,7 @@ def climb(machine: Machine, opener: Callable[[], Transport], *, transport: str, 
         yield report
         return
     opened: list[Transport] = []
-    if pending:
-        run_step(pending[0], lambda: 0, lambda: opened.append(opener()) or {})
+    run_step(pending[0], lambda: 0, lambda: opened.append(opener()) or {})
     if opened:
         with opened[0] as way:
             report.unit = way.unit
