@@ -65,20 +65,21 @@ def pool(workers: int) -> ThreadPoolExecutor:
 def ordered(program: tree.Program) -> bool:
     """True for a kernel whose atomics show the order of its workgroups, which then run on one thread.
 
-    Integer atomics of one kind commute where nobody looks at the old value. Two kinds on one memory do not.
+    Integer atomics of one kind commute where nobody looks at the old value; two kinds may meet in one memory.
     """
-    kinds: dict[object, set] = {}
+    kinds = set()
     nodes = [n for function in program.functions for s in function.body for n in tree.walk(s)]
     unused = {id(n.value) for n in nodes if isinstance(n, tree.Evaluate)}
     for node in nodes:
-        if isinstance(node, tree.Invoke) and node.verb.startswith("memory.atomic"):
-            op = node.verb.removeprefix("memory.atomic_")
-            memory = node.arguments[0].variable
-            kinds.setdefault(memory, set()).add({"sub": "add"}.get(op, op))
-            if id(node) not in unused or op not in COMMUTE or node.type.kind == "float":
-                if memory.kind != "shared":
-                    return True
-    return any(len(ops) > 1 for memory, ops in kinds.items() if memory.kind != "shared")
+        if not isinstance(node, tree.Invoke) or not node.verb.startswith("memory.atomic"):
+            continue
+        if node.arguments[0].variable.kind == "shared":
+            continue
+        op = node.verb.removeprefix("memory.atomic_")
+        if id(node) not in unused or op not in COMMUTE or node.type.kind == "float":
+            return True
+        kinds.add("add" if op == "sub" else op)
+    return len(kinds) > 1
 
 
 class CpuBackEnd:
