@@ -83,7 +83,8 @@ def main() -> int:
     cases = [case for case in CASES if case.machine == "2x2"] if args.quick else CASES
     rows = [measure(case) for case in cases]
     console = Console(width=None if Console().is_terminal else 130)
-    table = Table("clusters", "M x K x N", "operands", "tile", "flits", "cycles", "% of peak", "target", "published", "bytes", box=None)
+    columns = ("clusters", "M x K x N", "operands", "tile", "flits", "cycles", "% of peak", "target", "published", "bytes")
+    table = Table(*columns, box=None)
     for row in rows:
         table.add_row(
             str(row["clusters"]), row["shape"], row["operands"], row["tiles"], str(row["flits"]), f"{row['cycles']:,}",

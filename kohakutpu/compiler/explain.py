@@ -18,15 +18,21 @@ from .tiles import KNOBS, Choice
 # What limits a stage, in words, and what moves it.
 LIMITS = {
     ("cluster", "work"): ("the multipliers", "nothing but fewer padded rows and columns, or more clusters"),
-    ("cluster", "reading"): ("the memory ports' answers", "larger gm and gn (more work for an operand), or preq for its operands"),
-    ("cluster", "writing"): ("the memory ports' writes", "larger nk and more of K in one product: results are what it is"),
+    ("cluster", "reading"): (
+        "the memory ports' answers", "larger gm and gn (more work for an operand), or preq for its operands"
+    ),
+    ("cluster", "writing"): ("the memory ports' writes", "more of K in one product: fewer results for as much work"),
     ("cluster", "handing"): ("staging and dispatch by the host", "larger gm, gn or nk: fewer instructions"),
-    ("cluster", "latency"): ("beginning and ending: first fetches, last drains", "smaller gm, gn and nk, or more tiles a cluster"),
+    ("cluster", "latency"): (
+        "beginning and ending: first fetches, last drains", "smaller gm, gn and nk, or more tiles a cluster"
+    ),
     ("vector", "work"): ("the vector programs", "more cores: a smaller part or smaller tiles"),
     ("vector", "reading"): ("the memory ports' answers", "fewer operands a statement: fuse statements"),
     ("vector", "writing"): ("the memory ports' writes", "fewer results: fuse statements"),
     ("vector", "handing"): ("staging and dispatch by the host", "fewer cores or runs: a larger part or larger tiles"),
-    ("vector", "latency"): ("waiting: the host's polls and the memory's latency", "larger parts or tiles, or fusing the stage away"),
+    ("vector", "latency"): (
+        "waiting: the host's polls and the memory's latency", "larger parts or tiles, or fusing the stage away"
+    ),
 }  # fmt: skip
 
 

@@ -57,9 +57,13 @@ def insert(program: Program, needs: Sequence[Need]) -> None:
     wanted: dict[tuple[str, int, int], Need] = {}
     for need in needs:
         if need.name in program.buffers:
-            raise CompileError(f"a copy of {need.buffer} in another order would be named {need.name}, which exists", need.source)
+            raise CompileError(
+                f"a copy of {need.buffer} in another order would be named {need.name}, which exists", need.source
+            )
         original = program.buffers[need.buffer]
-        program.buffers[need.name] = Buffer(need.name, "temp", original.shape, original.batched, original.whole, need.source)
+        program.buffers[need.name] = Buffer(
+            need.name, "temp", original.shape, original.batched, original.whole, need.source
+        )
         wanted[need.buffer, need.layout.groups, getattr(need.layout, 'blocks', 1)] = need
     stages: list = []
     fresh: set[str] = set()  # copies that hold what their buffer holds
