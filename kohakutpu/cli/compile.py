@@ -1,4 +1,4 @@
-"""Compile a kernel for a machine: a summary, every flit as text, or the whole artifact as JSON."""
+"""Compile a kernel for a machine, of tiles or XPU with its launch: a summary, every flit as text, or the whole artifact as JSON."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import argparse
 from pathlib import Path
 
 from kohakutpu.compiler import compile_kernel
+from kohakutpu.compiler.artifact import Artifact
 from kohakutpu.compiler.explain import summary
-from kohakutpu.machine import load
+from kohakutpu.lang.kernel import Kernel
+from kohakutpu.lang.kernel import load as load_kernel
+from kohakutpu.machine import Machine, load
+from kohakutpu.xpu.kernel import Kernel as XpuKernel
 
-from .kernel_options import kernel_arguments, kernel_of, knobs_of, options_of, shapes_of
+from .kernel_options import ArgumentError, kernel_arguments, knobs_of, options_of, shapes_of
 from .output import check_writable, write_atomically
+from .xpu_launch import launch_arguments, lowered, only_tiles
 
 HELP = "compile a kernel and show what it became"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     kernel_arguments(parser)
+    launch_arguments(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--summary", action="store_true", help="counts, buffers, maps of L1, memory, predicted cycles (the default)")
     form.add_argument("--flits", action="store_true", help="every flit, as text that `kohakutpu asm` reads")
@@ -24,17 +30,28 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to a file instead")
 
 
+def compiled(args: argparse.Namespace, machine: Machine) -> list[Artifact]:
+    """What a kernel becomes: one artifact, or for an XPU kernel those of its launch."""
+    kernel = load_kernel(args.kernel, (Kernel, XpuKernel))
+    if isinstance(kernel, XpuKernel):
+        return lowered(kernel, args).artifacts
+    only_tiles(args)
+    return [compile_kernel(kernel, machine, shapes_of(args), knobs_of(args), options_of(args))]
+
+
 def main(args: argparse.Namespace) -> int:
     if args.output:
         check_writable(args.output)
     machine = load(args.machine)
-    artifact = compile_kernel(kernel_of(args), machine, shapes_of(args), knobs_of(args), options_of(args))
+    artifacts = compiled(args, machine)
     if args.flits:
-        text = artifact.flit_listing()
+        text = "".join(artifact.flit_listing() for artifact in artifacts)
     elif args.json:
-        text = artifact.to_json()
+        if len(artifacts) > 1:
+            raise ArgumentError(f"--json: this launch is {len(artifacts)} artifacts, one after another, and a file holds one; --flits shows them")
+        text = artifacts[0].to_json()
     else:
-        text = summary(artifact, machine) + "\n"
+        text = "".join(summary(artifact, machine) + "\n" for artifact in artifacts)
     if args.output:
         write_atomically(args.output, text.encode())
     else:

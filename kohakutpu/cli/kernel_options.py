@@ -16,6 +16,7 @@ from kohakutpu.machine import list_machines
 
 DEFAULT_MACHINE = "mm_mesh"
 MOST_EXTENT = 1 << 32
+DEFAULTS = {"lowering": LOWERINGS[0], "preq": [], "relayout": RELAYOUTS[0], "constants": CONSTANTS[0]}
 
 
 class ArgumentError(ValueError):
@@ -31,10 +32,10 @@ def kernel_arguments(parser: argparse.ArgumentParser, *, optional: bool = False)
     )  # fmt: skip
     parser.add_argument("--shape", action="append", default=[], metavar="a=32x64", help="an operand's shape (repeatable)")
     parser.add_argument("--knob", action="append", default=[], metavar="gm=8", help="a compile-time knob (repeatable); gm, gn and nk may be auto")
-    parser.add_argument("--lowering", choices=LOWERINGS, default=LOWERINGS[0], help="instruction selection")
-    parser.add_argument("--preq", action="append", default=[], metavar="w", help="an operand to quantise as it is uploaded (repeatable)")
-    parser.add_argument("--relayout", choices=RELAYOUTS, default=RELAYOUTS[0], help="who copies a temp into another byte order")
-    parser.add_argument("--constants", choices=CONSTANTS, default=CONSTANTS[0], help="where numbers in expressions are held")
+    parser.add_argument("--lowering", choices=LOWERINGS, default=DEFAULTS["lowering"], help="instruction selection")
+    parser.add_argument("--preq", action="append", default=DEFAULTS["preq"], metavar="w", help="an operand to quantise as it is uploaded (repeatable)")
+    parser.add_argument("--relayout", choices=RELAYOUTS, default=DEFAULTS["relayout"], help="who copies a temp into another byte order")
+    parser.add_argument("--constants", choices=CONSTANTS, default=DEFAULTS["constants"], help="where numbers in expressions are held")
 
 
 def pairs(items: list[str], option: str, form: str) -> dict[str, str]:

@@ -346,8 +346,8 @@ def _module_of_file(where: str) -> ModuleType:
     return module
 
 
-def load(reference: str) -> Kernel:
-    """The kernel that `module:function` or `path.py:function` names.
+def load(reference: str, kinds: tuple[type, ...] = (Kernel,)):
+    """The kernel, of one of `kinds`, that `module:function` or `path.py:function` names.
 
     Raises KernelError when the module, the file or the function is missing or is no kernel.
     """
@@ -366,8 +366,8 @@ def load(reference: str) -> Kernel:
         raise KernelError(f"{reference}: {where} failed to load: {type(error).__name__}: {error}") from error
     found = getattr(module, name, None)
     if found is None:
-        listed = sorted(key for key, value in vars(module).items() if isinstance(value, Kernel))
+        listed = sorted(key for key, value in vars(module).items() if isinstance(value, kinds))
         raise KernelError(f"{reference}: {where} has no {name}; its kernels are {', '.join(listed) or 'none'}")
-    if not isinstance(found, Kernel):
+    if not isinstance(found, kinds):
         raise KernelError(f"{reference}: {name} is a {type(found).__name__}, not a kernel")
     return found

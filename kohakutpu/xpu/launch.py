@@ -241,6 +241,33 @@ def _extent(kernel: Kernel, backend: str, what: str, value) -> tuple[int, int, i
     return (*numbers, 1, 1)[:3]
 
 
+def requested(kernel: Kernel, backend: BackEnd, grid, block, shared_bytes: int, arguments: tuple) -> Request:
+    """A launch that a back end's device takes. Raises XpuLaunchError with its reason."""
+
+    def refuse(code: int, detail: str) -> XpuLaunchError:
+        return XpuLaunchError(kernel.name, backend.name, code, REASONS[code], detail)
+
+    grid, block = _extent(kernel, backend.name, "grid", grid), _extent(kernel, backend.name, "block", block)
+    threads, geometry = block[0] * block[1] * block[2], backend.geometry()
+    why = backend.refusal(kernel)
+    if why:
+        raise refuse(0, why)
+    if geometry.max_threads_per_block and threads > geometry.max_threads_per_block:
+        raise refuse(6, f"{threads} in a block, {geometry.max_threads_per_block} at most")
+    ceiling = kernel.ceiling(kernel.wave_width or geometry.wave_size or 1)
+    if ceiling is not None and threads > ceiling:
+        raise refuse(4, f"{threads} work-items, where Occupancy declares {ceiling} at most")
+    shared = static_shared(kernel) + shared_bytes
+    limit = max(geometry.shared_bytes_per_block, geometry.shared_bytes_per_block_opt_in)
+    if limit and shared > limit:
+        raise refuse(7, f"{shared} bytes, {limit} at most")
+    for parameter, value in zip(kernel.program.kernel.parameters, arguments, strict=False):
+        if isinstance(parameter.type, BufferType) and isinstance(value, KernelBuffer):
+            if value.offset % parameter.type.element.size:
+                raise refuse(1, f"{parameter.name} begins at byte {value.offset}")
+    return Request(kernel, grid, block, shared_bytes, arguments)
+
+
 def bind(kernel: Kernel, stream: KernelStream | None, grid, block, shared_bytes) -> Callable:
     """`kernel.launch(stream, grid=, block=, shared_bytes=)`: the call that takes the arguments and launches.
 
@@ -250,34 +277,12 @@ def bind(kernel: Kernel, stream: KernelStream | None, grid, block, shared_bytes)
     stream.check()
     backend = stream.runtime.active()
 
-    def refuse(code: int, detail: str) -> XpuLaunchError:
-        return XpuLaunchError(kernel.name, backend.name, code, REASONS[code], detail)
-
     extents = [_extent(kernel, backend.name, *part) for part in (("grid", grid), ("block", block))]
-    threads = extents[1][0] * extents[1][1] * extents[1][2]
-    geometry = backend.geometry()
 
     def call(*arguments) -> None:
-        why = backend.refusal(kernel)
-        if why:
-            raise refuse(0, why)
-        if geometry.max_threads_per_block and threads > geometry.max_threads_per_block:
-            raise refuse(6, f"{threads} in a block, {geometry.max_threads_per_block} at most")
-        ceiling = kernel.ceiling(kernel.wave_width or geometry.wave_size or 1)
-        if ceiling is not None and threads > ceiling:
-            raise refuse(4, f"{threads} work-items, where Occupancy declares {ceiling} at most")
-        shared = static_shared(kernel) + (shared_bytes or 0)
-        limit = max(geometry.shared_bytes_per_block, geometry.shared_bytes_per_block_opt_in)
-        if limit and shared > limit:
-            raise refuse(7, f"{shared} bytes, {limit} at most")
-        parameters = kernel.program.kernel.parameters
-        for parameter, value in zip(parameters, arguments, strict=False):
-            if isinstance(parameter.type, BufferType) and isinstance(value, KernelBuffer):
-                if value.offset % parameter.type.element.size:
-                    raise refuse(1, f"{parameter.name} begins at byte {value.offset}")
+        request = requested(kernel, backend, *extents, shared_bytes or 0, arguments)
         stream.borrow([value for value in arguments if isinstance(value, KernelBuffer)])
-        request = Request(kernel, *extents, shared_bytes or 0, arguments)
-        with recorded(request, backend.name, kernel.wave_width or geometry.wave_size):
+        with recorded(request, backend.name, kernel.wave_width or backend.geometry().wave_size):
             cycles = backend.run(request)
         stream.cycles += cycles or 0
 
