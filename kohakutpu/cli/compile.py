@@ -1,4 +1,4 @@
-"""Compile a kernel for a machine, of tiles or XPU with its launch: a summary, every flit as text, or the whole artifact as JSON."""
+"""Compile a kernel of tiles, or an XPU launch, for a machine: a summary, every flit as text, or the artifact as JSON."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def main(args: argparse.Namespace) -> int:
         text = "".join(artifact.flit_listing() for artifact in artifacts)
     elif args.json:
         if len(artifacts) > 1:
-            raise ArgumentError(f"--json: this launch is {len(artifacts)} artifacts, one after another, and a file holds one; --flits shows them")
+            what = f"this launch is {len(artifacts)} artifacts, one after another, and a file holds one"
+            raise ArgumentError(f"--json: {what}; --flits shows them")
         text = artifacts[0].to_json()
     else:
         text = "".join(summary(artifact, machine) + "\n" for artifact in artifacts)

@@ -1,4 +1,4 @@
-"""A launch of an XPU kernel from options, lowered for a machine: grid, block, buffers' counts, scalars, template values."""
+"""A launch of an XPU kernel from options, lowered for a machine: grid, block, counts of buffers, scalars, template."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import argparse
 import ast
 import math
 import re
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kohakutpu.backends.ktpu import KtpuBackEnd, Lowered
 from kohakutpu.xpu.kernel import Kernel
 from kohakutpu.xpu.launch import requested
 from kohakutpu.xpu.types import BufferType, FunctionType
 
 from .kernel_options import DEFAULTS, ArgumentError, knobs_of, pairs, shapes_of
+
+if TYPE_CHECKING:
+    from kohakutpu.backends.ktpu import Lowered
 
 TILE_ONLY = ("lowering", "preq", "relayout", "constants")
 OURS = ("grid", "block", "arg")
@@ -23,14 +26,17 @@ OURS = ("grid", "block", "arg")
 def launch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--grid", metavar="4x2", help="an XPU kernel's workgroups (default 1)")
     parser.add_argument("--block", metavar="64", help="an XPU kernel's work-items in a workgroup (default 16)")
-    parser.add_argument("--arg", action="append", default=[], metavar="n=700", help="an XPU kernel's scalar argument (repeatable)")
+    parser.add_argument(
+        "--arg", action="append", default=[], metavar="n=700", help="an XPU kernel's scalar argument (repeatable)"
+    )
 
 
 def only_tiles(args: argparse.Namespace) -> None:
     """Refuse a launch's options for a kernel of the tile language."""
     for name in OURS:
         if getattr(args, name):
-            raise ArgumentError(f"--{name}: {args.kernel} is a kernel of tiles, not an XPU kernel, and is not launched over a grid")
+            what = "a kernel of tiles, not an XPU kernel, and is not launched over a grid"
+            raise ArgumentError(f"--{name}: {args.kernel} is {what}")
 
 
 def _extents(option: str, text: str) -> tuple[int, ...]:
@@ -63,6 +69,8 @@ def lowered(kernel: Kernel, args: argparse.Namespace) -> Lowered:
 
     Raises ArgumentError for options that do not fit the kernel, XpuLaunchError for what the machine cannot do.
     """
+    from kohakutpu.backends.ktpu import KtpuBackEnd  # here: it registers, and other commands must not
+
     for name in TILE_ONLY:
         if getattr(args, name) != DEFAULTS[name]:
             raise ArgumentError(f"--{name}: {args.kernel} is an XPU kernel, which has no such choice")
@@ -75,7 +83,8 @@ def lowered(kernel: Kernel, args: argparse.Namespace) -> Lowered:
         name, kind = parameter.name, parameter.type
         if isinstance(kind, BufferType):
             if name not in shapes:
-                raise ArgumentError(f"{kernel.name}: --shape {name}=N is missing, the elements of the {kind.element} buffer {name}")
+                what = f"the elements of the {kind.element} buffer {name}"
+                raise ArgumentError(f"{kernel.name}: --shape {name}=N is missing, {what}")
             given.append(np.zeros(math.prod(shapes.pop(name)), kind.element.dtype))
         elif name not in scalars:
             raise ArgumentError(f"{kernel.name}: --arg {name}=VALUE is missing, a {kind}")

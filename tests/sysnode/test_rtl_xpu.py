@@ -29,14 +29,15 @@ def gemm(bench):
     return [np.full(32 * 32, 7, np.float16), x, w, 64, 32, 1], {"grid": (2, 2)}
 
 
-LONG = ["saxpy", "gelu", "softmax", "softmax_of_a_wave", "gemm"]
+ARGUMENTS = {"gemm": gemm, "attention": lambda bench: bench.attending(2, 64)}
+LONG = ["attention", "saxpy", "gelu", "softmax", "softmax_of_a_wave", "gemm"]
 NAMES = ["rmsnorm", *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_interpreter_model_and_gates_agree(bench, name):
     declared = xpu.define(bench.KERNELS, {word: getattr(xpu, word) for word in xpu.__all__})[name]
-    arguments, how = gemm(bench) if name == "gemm" else bench.CASES[name]()
+    arguments, how = ARGUMENTS[name](bench) if name in ARGUMENTS else bench.CASES[name]()
     grid, block = (bench.corner(how.get(key, default)) for key, default in (("grid", 1), ("block", 16)))
     expected = [np.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
     run(declared, expected, Launch(grid, block, 16), MACHINE)

@@ -143,7 +143,8 @@ def test_what_does_not_fit_is_refused_by_name(called, change, reason, tmp_path):
 
 
 def test_a_kernel_of_tiles_takes_no_grid(called):
-    status, out, err = called("kohakutpu.kernels.linear:linear_silu", "--shape", "x=32x64", "--shape", "w=32x64", "--grid", "2")
+    shapes = ["--shape", "x=32x64", "--shape", "w=32x64"]
+    status, out, err = called("kohakutpu.kernels.linear:linear_silu", *shapes, "--grid", "2")
     assert status == 2 and not out and "--grid: kohakutpu.kernels.linear:linear_silu is a kernel of tiles" in err
 
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kohakutpu.backends.ktpu import KTPU, KtpuBackEnd
+from kohakutpu.backends.ktpu.work import Work
 from kohakutpu.host.driver import Driver
 from kohakutpu.host.loader import Loader
 from kohakutpu.host.model_transport import ModelTransport
@@ -104,6 +105,54 @@ def gemm(y: KernelBuffer[f16], x: KernelBuffer[f16], w: KernelBuffer[f16], depth
         for e in range(acc.elements()):
             acc.set(e, silu(acc.get(e)))
     acc.store(y, row * cols + col, 0, cols)
+@Wave(width=16)
+@kernel
+def attention(out: KernelBuffer[f32], q: KernelBuffer[f16], k: KernelBuffer[f16], v: KernelBuffer[f16],
+              s: KernelBuffer[f16], o: KernelBuffer[f16], keys: u32, scale: f32):
+    '16 queries against 32 keys at a time: scores, weights and values stand [key or value][query], a query to a lane.'
+    query = thread.x()
+    tile = workgroup.x() * 512
+    home = workgroup.x() * 256
+    best = f32(-60000.0)
+    total = f32(0.0)
+    a: CooperativeMatrix[f16, 16, 32, Use.A]
+    a.load(q, tile, 0, 32)
+    for first in range(0, keys, 32):
+        scores: CooperativeMatrix[f16, 16, 32, Use.ACCUMULATOR]
+        b: CooperativeMatrix[f16, 32, 32, Use.B]
+        b.load(k, first * 32, 1, 32)
+        scores.mma(a, b)
+        scores.store(s, tile, 1, 16)
+        barrier.workgroup()
+        top = best
+        for j in range(32):
+            top = math.max(top, f32(s[tile + j * 16 + query]) * scale)
+        shrink = math.exp(best - top)
+        total *= shrink
+        for j in range(32):
+            p = math.exp(f32(s[tile + j * 16 + query]) * scale - top)
+            s[tile + j * 16 + query] = p
+            total += p
+        best = top
+        barrier.workgroup()
+        weights: CooperativeMatrix[f16, 16, 32, Use.A]
+        values: CooperativeMatrix[f16, 32, 16, Use.B]
+        part: CooperativeMatrix[f16, 16, 16, Use.ACCUMULATOR]
+        weights.load(s, tile, 1, 16)
+        values.load(v, first * 16, 0, 16)
+        part.mma(weights, values)
+        part.store(o, home, 1, 16)
+        barrier.workgroup()
+        for d in range(16):
+            at = home + d * 16 + query
+            if first == 0:
+                out[at] = f32(o[at])
+            else:
+                out[at] = math.fma(out[at], shrink, f32(o[at]))
+        barrier.workgroup()
+    inverse = f32(1.0) / total
+    for d in range(16):
+        out[home + d * 16 + query] *= inverse
 """
 
 
@@ -157,6 +206,78 @@ def test_a_product_with_its_epilogue_is_byte_equal(kernels, machine, activate):
     arguments = [np.full(32 * 32, 7, np.float16), x, w, 64, 32, activate]
     assert not any(differing(kernels["gemm"], arguments, grid=(2, 2), backend=KtpuBackEnd(machine)))
     assert np.isfinite(arguments[0]).all()
+
+
+def attending(tiles=3, keys=96):
+    q, k = random(f16, tiles * 512), random(f16, keys * 32, seed=5)
+    scratch = [np.full(tiles * size, 7, np.float16) for size in (512, 256)]
+    arguments = [np.full(tiles * 256, 7, np.float32), q, k, random(f16, keys * 16, seed=6), *scratch, keys, 0.1767]
+    return arguments, {"grid": tiles}
+
+
+@pytest.mark.parametrize("machine", ["quad", "mm_mesh"])
+def test_attention_in_blocks_of_keys_is_byte_equal(kernels, machine):
+    arguments, how = attending()
+    assert not any(differing(kernels["attention"], arguments, backend=KtpuBackEnd(machine), **how))
+    out, q, k, v = (np.float64(a).reshape(-1, n) for a, n in zip(arguments, (16, 32, 32, 16), strict=False))
+    weights = np.exp(q @ k.T * 0.1767)
+    wanted = (weights @ v / weights.sum(1, keepdims=True)).reshape(3, 16, 16).transpose(0, 2, 1).reshape(-1, 16)
+    # MXFP7 operands: close to the exact attention, and no closer to anything else.
+    assert np.abs(out - wanted).max() < 0.1 and np.abs(wanted).max() > 0.4
+
+
+def test_floats_that_do_not_wait_between_phases_are_missed(kernels, monkeypatch):
+    """The greatest score and the sum live in memory from one block of keys to the next: lose them, and it shows."""
+    arguments, how = attending(1, 64)
+    bring = Work.bring
+
+    def losing(part, memories, outputs):
+        bring(part, memories, outputs)
+        memories[-1][:] = 0
+
+    monkeypatch.setattr(Work, "bring", losing)
+    assert differing(kernels["attention"], arguments, **how)[0] > 100
+
+
+PHASES = """
+a: CooperativeMatrix[f16, 16, 32, Use.A]
+b: CooperativeMatrix[f16, 32, 16, Use.B]
+acc: CooperativeMatrix[f16, 16, 16, Use.ACCUMULATOR]
+acc.splat(0)
+a.load(x, workgroup.x() * 512, 0, 32)
+b.load(w, 0, 1, 32)
+acc.mma(a, b)
+barrier.workgroup()
+i = workgroup.x() * 256 + thread.x()
+"""
+
+
+@pytest.mark.parametrize("body, reason", [
+    ("acc.store(y, workgroup.x() * 256, 0, 16)\nv = f32(y[i])\ny[i] = v + v", "with no barrier.workgroup between them"),
+    ("y[i] = f32(w[thread.x()]) * f32(2.0)\nacc.store(y, workgroup.x() * 256, 0, 16)",
+     "with no barrier.workgroup between them"),
+    ("w[thread.x()] = f32(2.0)\nbarrier.workgroup()\nacc.store(y, workgroup.x() * 256, 0, 16)",
+     "tiles that are read where others are stored"),
+    ("acc.store(y, workgroup.x() * 256, 0, 16)\nbarrier.workgroup()\ny[thread.x()] = f32(1.0)",
+     "tiles that overlap where they are stored"),
+    ("acc.store(y, workgroup.x() * 256, 0, 16)\nbarrier.workgroup()\n"
+     "y[i] = f32(y[256 - workgroup.x() * 256 + thread.x()])",
+     "tiles that are read where others are stored"),
+    ("if workgroup.x() == 0:\n    y[i] = f32(1.0)\nbarrier.workgroup()\nacc.store(y, workgroup.x() * 256, 0, 16)",
+     "in different orders"),
+    ("v = acc.get(0)\ny[i] = v", "a write of single elements beside a tile's product"),
+    ("v = f32(x[i])\nbarrier.workgroup()\nacc.store(y, workgroup.x() * 256, 0, 16)\nbarrier.workgroup()\ny[i] = v * v",
+     "where a NaN would have other bits"),
+    ("v = f32(x[i]) * f32(2.0)\nfor e in range(acc.elements()):\n    acc.set(e, acc.get(e) * f32(w[thread.x()]))\n"
+     "barrier.workgroup()\nacc.store(y, workgroup.x() * 256, 0, 16)",
+     "the clusters and their epilogues read tiles only"),
+])  # fmt: skip
+def test_clusters_and_vector_work_that_barriers_do_not_part_are_refused(body_of, body, reason):
+    declared = body_of(PHASES + body, "y: KernelBuffer[f16], x: KernelBuffer[f16], w: KernelBuffer[f16]")
+    arguments = (random(f16, 1024), random(f16, 1024), random(f16, 1024))
+    with pytest.raises(XpuLaunchError) as caught:
+        KTPU.run(Request(declared, (2, 1, 1), (16, 1, 1), 0, arguments))
+    assert reason in str(caught.value) and "(line " in str(caught.value)
 
 
 @pytest.mark.parametrize("fault", ["vector-alu-sign"])

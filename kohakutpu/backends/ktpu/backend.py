@@ -6,27 +6,21 @@ elements that the kernel stored.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
 from kohakutpu.backends.arguments import pack as check_arguments
 from kohakutpu.backends.arguments import scalar_bits
 from kohakutpu.backends.lowering import Unlowered
-from kohakutpu.compiler.artifact import Artifact, BufferImage, Stage, StatementRecord
-from kohakutpu.compiler.core import CoreState
-from kohakutpu.compiler.deal import deal
-from kohakutpu.compiler.layouts import Flat
-from kohakutpu.compiler.programs import l1_room
-from kohakutpu.compiler.rounds import by_node, schedule
+from kohakutpu.compiler.artifact import Artifact
 from kohakutpu.host.driver import Driver
 from kohakutpu.host.loader import Loader, Run
 from kohakutpu.host.model_transport import ModelTransport
 from kohakutpu.lang.source import KernelError
-from kohakutpu.machine import Machine, load, to_yaml
+from kohakutpu.machine import Machine, load
 from kohakutpu.model.system import System
 from kohakutpu.xpu import tree
 from kohakutpu.xpu.errors import Refusal, XpuLaunchError
@@ -36,17 +30,18 @@ from kohakutpu.xpu.launch import REASONS, RUNTIME, Geometry, Request
 from kohakutpu.xpu.memory import KernelBuffer
 from kohakutpu.xpu.types import BufferType, FunctionType, TileType
 
-from .programs import DoesNotFit, Group, mask_words, masks_of, packs, payloads, shaped
+from .phases import SLOT, programs
+from .programs import WORD, DoesNotFit, shaped
 from .target import LANES, Buffer, KtpuTarget
 from .tiles import Product, TileTarget, compiled
-
-PAGE = 2048
+from .work import Work, worked
 
 
 class Lowered:
     """A launch as artifacts, run one after another.
 
-    `memories` are the allocations' bytes, `stored` the (memory, byte, bytes) that the kernel stores.
+    `memories` are the allocations' bytes, and last the floats that wait between phases. A part has its `artifact`,
+    makes its operands from memory as it then is, and brings its results back.
     """
 
     def __init__(self, request: Request, machine: Machine):
@@ -56,9 +51,13 @@ class Lowered:
         self.memories: list[np.ndarray] = []
         self.arguments = [self.argument(p, v) for p, v in
                           zip(self.program.kernel.parameters, request.arguments, strict=True)]  # fmt: skip
-        self.stored: list[tuple[int, int, int]] = []
-        self.products: list[Product] = []
-        self.artifacts = [product.artifact for product in self.multiply()] if self.has_tiles() else [self.lower()]
+        try:
+            self.parts: list[Product | Work] = self.in_phases() if self.has_tiles() else [self.vector_work()]
+        except DoesNotFit as why:
+            raise Unlowered(Refusal(f"XPU-N01: {why}", self.program.kernel.at)) from None
+        except KernelError as error:
+            raise Unlowered(Refusal(f"XPU-N04: {error}", self.program.kernel.at)) from None
+        self.artifacts = [part.artifact for part in self.parts]
 
     def has_tiles(self) -> bool:
         """True for a kernel that declares a cooperative matrix: its work is the clusters'."""
@@ -66,35 +65,77 @@ class Lowered:
         nodes = (node for function in functions for s in function.body for node in tree.walk(s))
         return any(isinstance(node, tree.Declare) and isinstance(node.variable.type, TileType) for node in nodes)
 
-    def multiply(self) -> list[Product]:
-        """Every wave's product, those of one shape together. No tile may be read that another stores."""
+    def workgroups(self) -> list[tuple[int, int, int]]:
+        """Every workgroup's place in the grid, in order."""
+        return [(x, y, z) for z, y, x in itertools.product(*(range(n) for n in reversed(self.request.grid)))]
+
+    def in_phases(self) -> list[Product | Work]:
+        """Products and vector work, each phase of all workgroups after the one before."""
         request, program = self.request, self.program
-        jobs: dict[tuple, list] = {}
-        written: dict[int, set] = {}
-        read: dict[int, set] = {}
-        for z, y, x in itertools.product(*(range(n) for n in reversed(request.grid))):
-            target = TileTarget(program, self.arguments, request.grid, request.block, (x, y, z))
-            target.run()
-            for job in target.jobs:
-                jobs.setdefault(job.shape, []).append(job)
-                into = written.setdefault(job.to.buffer.memory, set())
-                touched = set((job.to.indices(job.rows, job.cols) * 2 + job.to.buffer.start).ravel().tolist())
-                if into & touched:
+        targets = []
+        for place in self.workgroups():
+            targets.append(TileTarget(program, self.arguments, request.grid, request.block, place))
+            targets[-1].run()
+        self.apart(targets)
+        order = [phase.tiles for phase in targets[0].phases]
+        if any([phase.tiles for phase in target.phases] != order for target in targets):
+            self.refuse(targets[0], "workgroups that take turns of clusters and vector work in different orders")
+        if not any(phase.jobs for target in targets for phase in target.phases):
+            self.refuse(targets[0], "cooperative matrices of which none is stored")
+        scratch, most = len(self.memories), 0
+        codes = []
+        for number, target in enumerate(targets):
+            # Slot by slot, the workgroups side by side: the same step from one to the next for all.
+            def slot(which: int, number=number) -> tuple[int, int]:
+                return scratch, (which * len(targets) + number) * SLOT // WORD
+
+            found, filled, slots = programs(target.code, target.phases, slot)
+            most = max(most, slots)
+            codes.append((found, [[slot(which) for which in several] for several in filled]))
+        if most:
+            self.memories.append(np.zeros(most * len(targets) * SLOT, np.uint8))
+        parts: list[Product | Work] = []
+        for n, tiles in enumerate(order):
+            if tiles:
+                parts += self.products(targets, n)
+                continue
+            groups = [shaped(number, found[n]) for number, (found, _) in enumerate(codes)]
+            stored = [part for target in targets for part in target.phases[n].stores]
+            stored += [(memory, word * WORD, SLOT) for _, filled in codes for memory, word in filled[n]]
+            if stored:
+                parts.append(worked(program, self.machine, [len(m) for m in self.memories], groups, stored))
+        return parts
+
+    def apart(self, targets: list[TileTarget]) -> None:
+        """No workgroup may touch what another stores: float16s by tiles, whole words by vector work."""
+        owner: dict[tuple[int, int], int] = {}
+        for number, target in enumerate(targets):
+            words = [place for phase in target.phases for place in phase.stored]
+            for place in {*target.written, *((m, word * LANES + half) for m, word in words for half in range(LANES))}:
+                if owner.setdefault(place, number) != number:
                     self.refuse(target, "tiles that overlap where they are stored")
-                into |= touched
-                for a, b, depth in job.products:
-                    for place, shape in ((a, (job.rows, depth)), (b, (depth, job.cols))):
-                        found = place.indices(*shape) * 2 + place.buffer.start
-                        read.setdefault(place.buffer.memory, set()).update(found.ravel().tolist())
-        if any(into & read.get(memory, set()) for memory, into in written.items()):
-            raise Unlowered(Refusal("XPU-N01: tiles that are read where others are stored", program.kernel.at))
-        if not jobs:
-            raise Unlowered(Refusal("XPU-N01: cooperative matrices of which none is stored", program.kernel.at))
-        try:
-            self.products = [compiled(same, self.machine) for same in jobs.values()]
-        except KernelError as error:
-            raise Unlowered(Refusal(f"XPU-N04: {error}", program.kernel.at)) from None
-        return self.products
+        for number, target in enumerate(targets):
+            words = [place for phase in target.phases for place in phase.loaded]
+            for place in {*target.fetched, *((m, word * LANES + half) for m, word in words for half in range(LANES))}:
+                if owner.get(place, number) != number:
+                    self.refuse(target, "tiles that are read where others are stored")
+
+    def products(self, targets: list[TileTarget], phase: int) -> list[Product]:
+        """A phase's products, those of one shape together. No tile may be read that another stores."""
+        jobs: dict[tuple, list] = {}
+        written: set = set()
+        read: set = set()
+        for target in targets:
+            for job in target.phases[phase].jobs:
+                jobs.setdefault(job.shape, []).append(job)
+                touched = set(job.to.halves(job.rows, job.cols))
+                if written & touched:
+                    self.refuse(target, "tiles that overlap where they are stored")
+                written |= touched
+                read.update(*(halves for _, halves in job.operands()))
+        if written & read:
+            self.refuse(targets[0], "tiles that are read where others are stored")
+        return [compiled(same, self.machine) for same in jobs.values()]
 
     def argument(self, parameter, value):
         """A parameter's value for the target."""
@@ -114,14 +155,13 @@ class Lowered:
             return int.from_bytes(scalar_bits(self.program, parameter, value)[:4], "little")
         return value
 
-    def groups(self) -> list[Group]:
-        """Every workgroup's program, in order; no workgroup may touch what another stores."""
-        request, found = self.request, []
+    def vector_work(self) -> Work:
+        """Every workgroup's program; no workgroup may touch what another stores."""
+        request, found, stores = self.request, [], []
         owner: dict[tuple[int, int], int] = {}
         seen: dict[tuple[int, int], set] = {}
-        extents = [range(n) for n in reversed(request.grid)]
-        for number, (z, y, x) in enumerate(itertools.product(*extents)):
-            target = KtpuTarget(self.program, self.arguments, request.grid, request.block, (x, y, z))
+        for number, at in enumerate(self.workgroups()):
+            target = KtpuTarget(self.program, self.arguments, request.grid, request.block, at)
             code = target.run()
             for place in target.stored:
                 other = owner.setdefault(place, number)
@@ -132,99 +172,23 @@ class Lowered:
                 seen.setdefault(place, set()).add(number)
                 if owner.get(place, number) != number:
                     self.refuse(target, "workgroups that touch one word of memory, which one of them stores")
-            self.stored += target.stores
+            stores += target.stores
             found.append(shaped(number, code))
-        return found
+        return worked(self.program, self.machine, [len(memory) for memory in self.memories], found, stores)
 
     @staticmethod
     def refuse(target: KtpuTarget, what: str) -> None:
         """A refusal of the whole launch."""
         raise Unlowered(Refusal(f"XPU-N01: {what}", target.program.kernel.at))
 
-    def lower(self) -> Artifact:
-        """Programs, places, rounds."""
-        machine, program = self.machine, self.program
-        nodes = [unit.node for unit in machine.vectors]
-        if not nodes:
-            raise Unlowered(Refusal(f"XPU-N01: machine {machine.name} has no vector core", program.kernel.at))
-        base_of, cursor = {}, 0
-        for number, memory in enumerate(self.memories):
-            base_of[number] = cursor
-            cursor += -(-max(len(memory), 1) // PAGE) * PAGE
-        try:
-            together = packs(self.groups(), l1_room(machine))
-            tables, masks_at, table = {}, {}, b""
-            for group in together:
-                masks = tuple(masks_of(group[0].shape))
-                if masks not in tables:
-                    tables[masks] = cursor + len(table)
-                    table += mask_words(masks)
-                masks_at[id(group)] = tables[masks]
-            states = {node: CoreState() for node in nodes}
-            keys = [(n,) for n in range(len(together))]
-            placed = deal(keys, nodes)
-            streams, words = {}, 0
-            for key, group in zip(keys, together, strict=True):
-                streams[key], drained = payloads(group, states[placed[key]], base_of, masks_at[id(group)])
-                words += drained
-        except DoesNotFit as why:
-            raise Unlowered(Refusal(f"XPU-N01: {why}", program.kernel.at)) from None
-        self.table = table
-        stage = Stage("vector", (len(together),), placed, {}, (0,), words)
-        rounds = schedule(0, "vector", by_node(streams, placed), machine.credit_limit, machine.staging_flits)
-        # A memory is both: results are cleared before operands are written, so that what is there stays.
-        places = [(n, len(m), base_of[n]) for n, m in enumerate(self.memories)]
-        images = [self.image(f"memory{n}_after", "out", size, at) for n, size, at in places]
-        images += [self.image(f"memory{n}", "in", size, at) for n, size, at in places]
-        if table:
-            images.append(self.image("masks", "in", len(table), cursor))
-        end = images[-1].address + images[-1].bytes
-        if end > machine.memory.bytes:
-            raise Unlowered(Refusal(f"XPU-N01: {end} bytes of memory, and {machine.name} has {machine.memory.bytes}",
-                                    program.kernel.at))  # fmt: skip
-        at = program.kernel.at
-        return Artifact(
-            kernel=program.name, reference=f"{at.file}:{at.line}", knobs={}, extents={}, lead=(), options={},
-            machine=machine.name, machine_digest=hashlib.sha256(to_yaml(machine).encode()).hexdigest(), mantissa=14,
-            buffers=tuple(images), stages=(stage,), rounds=tuple(rounds),
-            statements=(StatementRecord(0, f"{at.file}:{at.line}", at.text),), writers=(),
-        )  # fmt: skip
-
-    @staticmethod
-    def image(name: str, role: str, size: int, address: int) -> BufferImage:
-        """Bytes of memory, as a row of halves."""
-        halves = max(-(-size // 2), 1)
-        return BufferImage(name, role, (halves,), Flat((halves,)), 1, -(-halves * 2 // 32) * 32, address)
-
-    def operands(self, number: int) -> dict[str, np.ndarray]:
-        """What an artifact's input buffers hold, as FP16 patterns, from memory as it is."""
-        if self.products:
-            return self.products[number].operands(self.memories)
-        held = {f"memory{n}": halves(bytes(memory)) for n, memory in enumerate(self.memories)}
-        return held | ({"masks": halves(self.table)} if self.table else {})
-
-    def bring(self, number: int, outputs: Mapping[str, np.ndarray]) -> None:
-        """An artifact's results into memory: only what the kernel stored."""
-        if self.products:
-            self.products[number].bring(self.memories, outputs)
-            return
-        found = {n: outputs[f"memory{n}_after"].view(np.uint8) for n in range(len(self.memories))}
-        for memory, byte, size in self.stored:
-            self.memories[memory][byte : byte + size] = found[memory][byte : byte + size]
-
     def run(self, execute: Callable[[Artifact, dict], Run]) -> int:
         """Every artifact through `execute`, which gives a loader's Run. Gives the cycles."""
         cycles = 0
-        for number, artifact in enumerate(self.artifacts):
-            done = execute(artifact, self.operands(number))
-            self.bring(number, done.outputs)
+        for part in self.parts:
+            done = execute(part.artifact, part.operands(self.memories))
+            part.bring(self.memories, done.outputs)
             cycles += int(done.elapsed)
         return cycles
-
-
-def halves(data: bytes) -> np.ndarray:
-    """Bytes as FP16 patterns, an odd one filled up."""
-    return np.frombuffer(data.ljust(max(len(data) + len(data) % 2, 2), b"\0"), np.uint16)
 
 
 def whole(array: np.ndarray) -> np.ndarray:

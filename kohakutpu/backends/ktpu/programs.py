@@ -49,8 +49,18 @@ class Group:
 
 
 def shaped(number: int, code: Code) -> Group:
-    """A workgroup's code with its words as spans of neighbours, read-only ones apart from those that are stored."""
-    kept = ordered(code.needed())
+    """A workgroup's code in the order that a core's registers hold: store by store, or else as it was written."""
+    kept = code.needed()
+    group = arranged(number, ordered(kept))
+    try:
+        registers(group.shape.instructions)
+    except DoesNotFit:
+        return arranged(number, kept)
+    return group
+
+
+def arranged(number: int, kept: list[Instruction]) -> Group:
+    """Code in order, with its words as spans of neighbours, read-only ones apart from those that are stored."""
     touched: dict[tuple[int, int], bool] = {}
     for instruction in kept:
         if instruction.word is not None:

@@ -2,6 +2,7 @@
 
 Operands are gathered into the order that the clusters read when a launch is lowered: where a tile lies is a number. An
 accumulator may be filled by products, changed element by element in one way, and stored; all else is refused by name.
+Vector work may stand beside: where barriers keep the two apart, each is a phase with a program of its own (`phases`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from kohakutpu.machine import Machine
 from kohakutpu.xpu import tree
 from kohakutpu.xpu.types import TileType, Use, f16
 
-from .instructions import Operand
+from .instructions import Code, Operand
+from .phases import Phase
 from .target import LANES, Buffer, Floats, KtpuTarget
 
 BLOCK = 32
@@ -36,16 +38,22 @@ SPELLED = {
 
 @dataclass(frozen=True)
 class Place:
-    """A tile in memory: element (r, c) at offset + r*line + c*step of the buffer."""
+    """A tile in memory: element (r, c) at offset + r*line + c*step of the buffer. An operand's was read at `since`."""
 
     buffer: Buffer
     offset: int
     line: int
     step: int
+    since: int = 0
 
     def indices(self, rows: int, cols: int) -> np.ndarray:
         """The buffer's elements of a tile, int64[rows, cols]."""
         return self.offset + self.line * np.arange(rows)[:, None] + self.step * np.arange(cols)[None, :]
+
+    def halves(self, rows: int, cols: int) -> list[tuple[int, int]]:
+        """The (memory, float16) that a tile covers."""
+        found = self.indices(rows, cols).ravel() + self.buffer.start // 2
+        return [(self.buffer.memory, half) for half in found.tolist()]
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,13 @@ class Job:
     epilogue: tuple | None
     to: Place
 
+    def operands(self) -> list[tuple[int, list[tuple[int, int]]]]:
+        """For each operand when it was loaded, and the (memory, float16) that it covers."""
+        found = []
+        for a, b, depth in self.products:
+            found += [(a.since, a.halves(self.rows, depth)), (b.since, b.halves(depth, self.cols))]
+        return found
+
     @property
     def shape(self) -> tuple:
         """What the instances of one kernel share."""
@@ -83,12 +98,48 @@ class Job:
 
 
 class TileTarget(KtpuTarget):
-    """A workgroup's tiles. `jobs` are what its waves store."""
+    """A workgroup's tiles and the vector work between them, in `phases`.
+
+    `written` has when each (memory, float16) was last stored, `fetched` those that products read.
+    """
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.jobs: list[Job] = []
+        self.phases: list[Phase] = []
+        self.parted = True  # a barrier came after the last access
+        self.clock = 0
+        self.written: dict[tuple[int, int], int] = {}
+        self.fetched: set[tuple[int, int]] = set()
         self.inputs: dict[int, int] = {}  # virtual register -> the element that it stands for
+
+    def run(self) -> Code:
+        """The kernel's body; nothing of an element is left but in epilogues."""
+        code = super().run()
+        for instruction in code.needed():
+            if self.inputs.keys() & set(instruction.reads):
+                self.refuse("a write of single elements beside a tile's product", self.program.kernel.at)
+        return code
+
+    def phase(self, node, tiles: bool) -> Phase:
+        """The phase of an access. Clusters and vector cores change places at a barrier only."""
+        if not self.phases or self.phases[-1].tiles != tiles:
+            if not self.parted:
+                self.refuse("tiles and single elements of memory with no barrier.workgroup between them", node.at)
+            new = Phase(tiles, len(self.code.instructions))
+            self.phases.append(new)
+            self.stored, self.loaded, self.stores = new.stored, new.loaded, new.stores
+        self.parted = False
+        return self.phases[-1]
+
+    def note(self, halves) -> None:
+        """A store, later than what was read before."""
+        self.clock += 1
+        self.written.update(dict.fromkeys(halves, self.clock))
+
+    def collective(self, node, family: str, word: str, arguments: list):
+        found = super().collective(node, family, word, arguments)
+        self.parted |= node.verb == "barrier.workgroup"
+        return found
 
     def declare(self, variable: tree.Variable, value) -> None:
         if isinstance(variable.type, TileType):
@@ -102,12 +153,15 @@ class TileTarget(KtpuTarget):
             super().assign(variable, value)
 
     def load(self, node, memory, index):
-        self.refuse(
-            "a read of memory beside a tile's product: the clusters and their epilogues read tiles only", node.at
-        )
+        self.phase(node, tiles=False)
+        return super().load(node, memory, index)
 
     def store(self, node):
-        self.refuse("a write of single elements beside a tile's product", node.at)
+        phase = self.phase(node, tiles=False)
+        before = len(phase.stores)
+        super().store(node)
+        for memory, byte, size in phase.stores[before:]:
+            self.note((memory, half) for half in range(byte // 2, (byte + size) // 2))
 
     def present(self, node) -> list[int]:
         """The waves that reach a tile's verb, each with all its lanes."""
@@ -165,8 +219,9 @@ class TileTarget(KtpuTarget):
         """An operand."""
         if tile.kind.use == Use.ACCUMULATOR:
             self.refuse("tile.load of an accumulator: on the machine it starts at zero", node.at)
+        self.phase(node, tiles=True)
         for wave in waves:
-            tile.waves[wave] = Held(self.place(node, wave, tile.kind, *where))
+            tile.waves[wave] = Held(replace(self.place(node, wave, tile.kind, *where), since=self.clock))
         return tile
 
     def multiply(self, node, waves, total: Tile, left: Tile, right: Tile) -> Tile:
@@ -223,13 +278,16 @@ class TileTarget(KtpuTarget):
                 self.refuse("an element computed from another", node.at)
             return ("element",)
         made = self.code.made[value]
+        if made is not None and made.op is Opcode.VLD:
+            self.refuse("a read of memory beside a tile's product: the clusters and their epilogues read tiles only",
+                        node.at)  # fmt: skip
         if made is None or made.op not in SPELLED or made.mask is not None or made.predicate is not None:
             self.refuse("an epilogue with a choice or a conversion: it is elementwise arithmetic", node.at)
         return (made.op, *(self.expression(node, source, element) for source in made.sources))
 
     def store_tile(self, node, waves, tile: Tile, *where) -> None:
         """A result."""
-        kind = tile.kind
+        kind, phase = tile.kind, self.phase(node, tiles=True)
         for wave in waves:
             held = tile.waves[wave]
             if not held.products:
@@ -237,7 +295,14 @@ class TileTarget(KtpuTarget):
             if held.changed and len(held.changed) * LANES != kind.rows * kind.cols:
                 self.refuse("tile.store of a tile of which some elements were changed and others not", node.at)
             to = self.place(node, wave, kind, *where)
-            self.jobs.append(Job(kind.rows, kind.cols, held.products, held.epilogue, to))
+            job = Job(kind.rows, kind.cols, held.products, held.epilogue, to)
+            for since, halves in job.operands():
+                if any(self.written.get(half, 0) > since for half in halves):
+                    self.refuse("tiles that are read where others are stored", node.at)
+                self.fetched.update(halves)
+            phase.jobs.append(job)
+        for job in phase.jobs[-len(waves) :]:
+            self.note(job.to.halves(kind.rows, kind.cols))
 
 
 def spelled(expression: tuple, acc):
