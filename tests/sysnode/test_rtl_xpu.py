@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kohakutpu import xpu
 from kohakutpu.backends.ktpu import KtpuBackEnd
+from kohakutpu.conformance.xpu.load import module_of
 from kohakutpu.host.simulate import run_model
 from kohakutpu.reference.xpu import MACHINE, Launch, run
 from kohakutpu.xpu.launch import Request
@@ -36,7 +36,7 @@ NAMES = ["rmsnorm", *(pytest.param(name, marks=pytest.mark.slow) for name in LON
 
 @pytest.mark.parametrize("name", NAMES)
 def test_interpreter_model_and_gates_agree(bench, name):
-    declared = xpu.define(bench.KERNELS, {word: getattr(xpu, word) for word in xpu.__all__})[name]
+    declared = getattr(module_of(bench.KERNELS), name)
     arguments, how = ARGUMENTS[name](bench) if name in ARGUMENTS else bench.CASES[name]()
     grid, block = (bench.corner(how.get(key, default)) for key, default in (("grid", 1), ("block", 16)))
     expected = [np.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]

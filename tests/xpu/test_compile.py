@@ -82,6 +82,27 @@ def test_the_flits_are_those_that_a_launch_sends(called, machine):
     assert status == 0 and artifact.digest in out and "predicted" in out
 
 
+SHOWN = {
+    "saxpy": ("y=128 x=128 --arg a=2.5 --arg n=100 --grid 2 --block 64", ["VMUL", "VADD"]),
+    "gelu": ("y=256 x=256 --arg n=250 --grid 2 --block 128", ["VEXP2", "VINV"]),
+    "softmax": ("y=128 x=128 --arg n=64 --grid 2 --block 32", ["VSHUF", "VMAX", "VEXP2"]),
+    "rmsnorm": ("y=256 x=256 w=128 --arg n=128 --grid 2", ["VSHUF", "VRSQRT"]),
+    "gemm": ("y=1024 x=2048 w=2048 --arg depth=64 --arg cols=32 --arg activate=1 --grid 2x2", ["GEMM", "DRAIN", "VEXP2"]),
+    "attention": ("out=256 q=512 k=2048 v=1024 s=512 o=256 --arg keys=64 --arg scale=0.125", ["GEMM", "DRAIN", "VMAX"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_kernels_that_the_machine_runs_show_their_flits(called, name):
+    words, expected = SHOWN[name]
+    shapes, *scalars = words.split(" --")
+    argv = [part for shape in shapes.split() for part in ("--shape", shape)]
+    argv += [part for pair in scalars for part in f"--{pair}".split()]
+    status, out, err = called(f"{ROOT}/tests/xpu/ktpu_kernels.py:{name}", *argv, "--flits")
+    assert status == 0 and not err and all(word in out for word in expected)
+    assert out.count(" last | ") >= (8 if name == "attention" else 1)
+
+
 def test_what_is_asked_for_is_what_is_lowered(called, family):
     launch = [f"{family}:scaled", "--shape", "y=16", "--arg", "up=true", "--knob", "N=3", "--flits"]
     status, three, _ = called(*launch)
