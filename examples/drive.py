@@ -1,7 +1,7 @@
 """One script for models, gates and cards: `python examples/drive.py [TRANSPORT [MACHINE]]`, such as `rtl mm_mesh`.
 
 Asks every unit who it is, fills and reads memory, runs a kernel, and holds its result against the reference
-interpreter. What it prints is the same whatever answers. Exit status: 0 right, 1 a wrong answer; 3 and 4 when nobody
+interpreter. What it prints is the same whatever answers. Exit status: 0 right, 1 a wrong answer, 2 refused; 3 and 4 when nobody
 answers (docs/transports.md).
 """
 
@@ -66,13 +66,16 @@ def drive(transport: Transport, machine: Machine) -> bool:
 
 
 def main(spec: str = "model", machine: str = "mm_mesh", *faults: str) -> int:
-    description = load(machine)
     try:
+        description = load(machine)
         with open_transport(spec, description, faults=faults) as transport:
             return 0 if drive(transport, description) else 1
     except TransportError as error:
         print(error, file=sys.stderr)
         return getattr(error, "exit_status", 2)
+    except ValueError as error:  # of names that were given: a transport, a machine, a recording
+        print(error, file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 import numpy as np
 
 import kohakutpu.backends.cpu  # noqa: F401 - a back end is there once it is imported
+import kohakutpu.backends.ktpu  # noqa: F401
 import kohakutpu.reference.xpu  # noqa: F401
 from kohakutpu.xpu import KernelBuffer, f32, kernel, thread, u32
 

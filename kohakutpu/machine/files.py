@@ -55,9 +55,9 @@ def load(name_or_path: str | Path) -> Machine:
         if not path.is_file():
             known = list_machines()
             near = difflib.get_close_matches(given, known, 1)
-            hint = f"did you mean {near[0]}? " if near else ""
+            hint = f"; did you mean {near[0]}?" if near else ""
             there = ", ".join(known) or "none"
-            raise MachineError(f"no machine is called {given!r} in {MACHINES}; {hint}There are {there}")
+            raise MachineError(f"no machine is called {given!r} in {MACHINES}: there are {there}{hint}")
     try:
         data = path.read_bytes()
     except OSError as error:
