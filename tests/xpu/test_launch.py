@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import kohakutpu.backends.cpu  # noqa: F401 - the default runtime's choice, whatever other modules import
 from kohakutpu.reference.xpu import ReferenceBackEnd
 from kohakutpu.xpu import (
     Event, Geometry, KernelBuffer, KernelStream, KernelTimer, Occupancy, Shared, Wave, XpuError, XpuLaunchError, f32,
