@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kohakutpu.host.bringup import STEPS, Report, Verdict, climb, plan
 from kohakutpu.host.bringup.page import line, page
-from kohakutpu.host.transports import KINDS, open_transport
+from kohakutpu.host.transports import KINDS, open_transport, prepare
 from kohakutpu.machine import load
 
 from .kernel_options import DEFAULT_MACHINE, ArgumentError
@@ -70,6 +70,7 @@ def main(args: argparse.Namespace) -> int:
     if args.timeout is not None and not args.timeout > 0:
         raise ArgumentError(f"--timeout {args.timeout:g}: expected more than 0")
     check_outputs([path for path in (args.report, args.page) if path])
+    prepare(args.transport, machine, faults=args.fault)
     if args.dry_run:
         if args.report or args.page:
             raise ArgumentError("--dry-run has nothing to report: it does not go with --report and --page")

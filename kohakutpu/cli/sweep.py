@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
     if workers < 1:
         raise SweepError(f"--workers {workers}: at least one is expected")
     if args.scheduler != cluster.LOCAL:
-        if "://" not in args.scheduler:
+        if not cluster.is_address(args.scheduler):
             raise SweepError(f"--scheduler {args.scheduler}: local or tcp://host:port is expected")
         if args.workers is not None:
             raise SweepError(f"--workers is about --scheduler local: {args.scheduler} has its own")

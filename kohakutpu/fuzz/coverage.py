@@ -72,7 +72,7 @@ class Coverage:
             data = json.loads(path.read_text())
             name, coverage.programs, bins = data["machine"], int(data["programs"]), data["bins"]
             counts = {g: {n: c for n, c in names.items() if not isinstance(c, dict)} for g, names in bins.items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CoverageError(f"{path}: no coverage file ({error})") from None
         if name != machine.name:
             raise CoverageError(f"{path}: coverage of machine {name!r}, not {machine.name!r}")

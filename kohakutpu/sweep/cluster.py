@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -13,12 +14,19 @@ LOCAL = "local"
 ANSWER_S = 15  # for a scheduler to answer, and to come back
 JOIN_S = 60  # for a first worker to join, and for another when the last has gone
 LOOK_S = 10  # between looks at the workers while no row arrives
+ADDRESS = re.compile(r"(?:tcp|tls)://(?:[^\s/:\[\]]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 
 
 class NoScheduler(RuntimeError):
     """No scheduler, no worker, or none any more: says which."""
 
     exit_status = 3
+
+
+def is_address(text: str) -> bool:
+    """Whether `text` is `tcp://host:port`, or `tls://`, with a port of 1 to 65535."""
+    found = ADDRESS.fullmatch(text)
+    return found is not None and 0 < int(found[1]) < 1 << 16
 
 
 def _dask():

@@ -77,7 +77,7 @@ class Journal:
     def _check_head(self, line: bytes) -> None:
         try:
             head = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             head = None
         if not isinstance(head, dict) or head.get(HEADER) != FORMAT:
             raise JournalError(f"{self.path}:1: no journal of a sweep of format {FORMAT}")
@@ -91,7 +91,9 @@ class Journal:
         try:
             row = json.loads(line)
             key, _ = row["key"], row["verdict"]
-        except (ValueError, TypeError, KeyError):
+            if not (isinstance(key, str) and isinstance(row["verdict"], str)):
+                raise TypeError
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise JournalError(f"{self.path}:{number}: no row of a sweep") from None
         if key not in self._keys:
             raise JournalError(f"{self.path}:{number}: point {key} is not in this sweep: the description has changed; use another folder")

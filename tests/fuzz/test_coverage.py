@@ -116,6 +116,9 @@ def test_another_file_is_refused(covered, tmp_path, change, words):
     path.write_text(json.dumps(data))
     with pytest.raises(CoverageError, match=words):
         Coverage.load(path, MACHINE)
+    path.write_text("[" * 100_000)
+    with pytest.raises(CoverageError, match="no coverage file"):
+        Coverage.load(path, MACHINE)
 
 
 def test_machines_do_not_mix(covered):

@@ -588,8 +588,12 @@ def test_a_failure_is_in_report_and_page_too(tmp_path, capsys):
     assert "DATA_RECEIVED" in record["steps"][9]["text"] and "no answer</td>" in page.read_text()
 
 
-def test_a_dry_run_opens_nothing(monkeypatch, capsys):
+def test_a_dry_run_opens_nothing(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("kohakutpu.cli.bringup.open_transport", lambda *_, **__: pytest.fail("opened"))
+    for spec in ("socket:/none", "jtag:h:1", "xdma:/dev/none", "rtl", "replay:none", f"record:{tmp_path}/s:model"):
+        assert main(["bringup", "--dry-run", "--transport", spec]) == 0
+    assert not list(tmp_path.iterdir())
+    capsys.readouterr()
     assert main(["bringup", "--dry-run", "--machine", "seed_case"]) == 0
     out = capsys.readouterr().out
     assert out.count("would not run: seed_case is compile-only") == 10 and "10 kernel     one real kernel" in out
@@ -600,6 +604,16 @@ def test_a_dry_run_opens_nothing(monkeypatch, capsys):
     [
         (["--transport", "telepathy"], "no transport 'telepathy'"),
         (["--until", "roof"], "no step 'roof'"),
+        (["--from", ""], "no step ''"),
+        (["--until", ""], "no step ''"),
+        (["--transport", "socket:"], "no address: expected HOST:PORT"),
+        (["--transport", "jtag:localhost:abc"], "'localhost:abc' is no address"),
+        (["--dry-run", "--transport", "telepathy"], "no transport 'telepathy'"),
+        (["--dry-run", "--transport", "socket:"], "no address: expected HOST:PORT"),
+        (["--dry-run", "--transport", "jtag:h:1,burst=0"], "bursts of 0 beats"),
+        (["--dry-run", "--transport", "record:no/such/place:model"], "there is no directory"),
+        (["--dry-run", "--fault", "vector-alu-sine"], "vector-alu-sign"),
+        (["--dry-run", "--transport", "rtl", "--fault", "lane-tie"], "expected place=name"),
         (["--runs", "1"], "--runs 1: at least 2"),
         (["--seed", "-1"], "--seed -1"),
         (["--timeout", "0"], "--timeout 0: expected more than 0"),
@@ -612,4 +626,9 @@ def test_a_dry_run_opens_nothing(monkeypatch, capsys):
 def test_what_the_command_does_not_understand_is_refused(arguments, reason, capsys):
     assert main(["bringup", *arguments]) == REFUSED
     out, err = capsys.readouterr()
-    assert reason in err and "passed" not in out
+    assert reason in err and "passed" not in out and "nothing is opened" not in out
+
+
+def test_serving_on_no_address_is_refused(capsys):
+    assert main(["serve", "--listen", ""]) == REFUSED
+    assert "no address: expected HOST:PORT" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Harm on the way to a machine: what is made up for, and what is reported, by name and by address."""
 
 import gzip
+import hashlib
 import json
 import os
 import socket
@@ -19,7 +20,7 @@ from kohakutpu.host.transports.opening import SpecError
 from kohakutpu.host.transports.recording import Diverged, Recorder, RecordingError, Replay
 from kohakutpu.host.transports.serving import Server, SessionLost
 from kohakutpu.host.transports.socket_transport import SocketTransport
-from kohakutpu.host.transports.stream import Dropped, listen, parse_address
+from kohakutpu.host.transports.stream import AddressError, Dropped, Stream, listen, parse_address
 from kohakutpu.host.transports.wrappers import Rebased, Window
 from kohakutpu.host.transports.xdma import XdmaTransport
 from kohakutpu.machine import load
@@ -211,6 +212,99 @@ def test_something_else_on_the_socket_is_no_server(said):
         thread.join()
 
 
+DEEP = b"[" * 100_000
+HELLO = {"engine": "model", "unit": "cycles", "bulk": True, "last": 0, "walked": {}, "progress": 0}
+
+
+def answering(path, *answers):
+    """A thread that answers the requests of one client with `answers`, (failed, payload) each."""
+    listener = listen(path)
+
+    def answer():
+        with listener, listener.accept()[0] as connection:
+            stream = Stream(connection, 5)
+            for failed, payload in answers:
+                request = wire.receive_request(stream)
+                wire.send_reply(stream, wire.Reply(request.sequence, failed, 0.0, payload))
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread
+
+
+def told(**fields):
+    return json.dumps(HELLO | fields).encode()
+
+
+@pytest.mark.parametrize(
+    "payload, reason",
+    [
+        (b"[]", r"the hello is \[\], expected an object with engine"),
+        (b"{}", "engine is missing"),
+        (b"", "expected JSON"),
+        (b"\xff\xfe\xfa", "expected JSON"),
+        (DEEP, "nested too deep"),
+        (told(engine=3), "engine of the hello is 3, expected a text"),
+        (told(unit="days"), "unit of the hello is 'days', expected cycles or s"),
+        (told(bulk=1), "bulk of the hello is 1, expected true or false"),
+        (told(last=True), "last of the hello is True, expected a whole number"),
+        (told(walked={"x": []}), "walked of the hello is .*, expected lists of pairs"),
+        (told(walked={"1": [[1]]}), "walked of the hello"),
+        (told(walked=[]), "walked of the hello"),
+        (told(progress="1"), "progress of the hello is '1', expected null or a whole number"),
+    ],
+)
+def test_a_hello_that_is_none_is_no_server(tmp_path, payload, reason):
+    thread = answering(tmp_path / "s", (False, payload))
+    with pytest.raises(NoTransport, match=f"does not speak the kohakutpu-socket protocol: .*{reason}") as caught:
+        SocketTransport(tmp_path / "s", MACHINE)
+    thread.join()
+    assert caught.value.exit_status == 3
+
+
+@pytest.mark.parametrize("payload", [b"[]", b"{}", b"\xff", DEEP, b'{"text": 1, "exit_status": 3}',
+                                     b'{"text": "x", "exit_status": []}', b'{"text": "x", "exit_status": 7}'])  # fmt: skip
+@pytest.mark.parametrize("greeted", [False, True])
+def test_an_error_that_is_none_is_no_server(tmp_path, payload, greeted):
+    thread = answering(tmp_path / "s", *[(False, told())] * greeted, (True, payload))
+    with pytest.raises(NoTransport, match="does not speak the kohakutpu-socket protocol"):
+        SocketTransport(tmp_path / "s", MACHINE).read64(AT)
+    thread.join()
+
+
+@pytest.mark.parametrize("payload", [b"", b"[1]", b"true", b"\xff", DEEP])
+def test_a_progress_and_a_text_that_are_none_are_no_server(tmp_path, payload):
+    thread = answering(tmp_path / "s", (False, told()), (False, payload))
+    transport = SocketTransport(tmp_path / "s", MACHINE)
+    with pytest.raises(NoTransport, match="does not speak the kohakutpu-socket protocol"):
+        transport.progress  # noqa: B018
+    with pytest.raises(NoTransport, match="ended when it gave up a progress"):
+        transport.read64(AT)
+    transport.close()
+    thread.join()
+
+
+def test_a_text_that_is_not_utf_8(tmp_path):
+    thread = answering(tmp_path / "s", (False, told()), (False, b"\xff"))
+    with (
+        SocketTransport(tmp_path / "s", MACHINE) as transport,
+        pytest.raises(NoTransport, match="does not speak .* in its answer to a diagnose"),
+    ):
+        transport.diagnose()
+    thread.join()
+
+
+@pytest.mark.parametrize("payload", [DEEP, b"[]", b"{}", b"\xff", b'{"session": []}'])
+def test_a_hello_that_is_none_does_not_end_a_server(tmp_path, payload):
+    with served(model(), MACHINE, tmp_path / "s"):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(tmp_path / "s"))
+            wire.send_request(Stream(client, 5), wire.Request(0, wire.Kind.HELLO, payload=payload))
+            assert not client.recv(100)
+        with SocketTransport(tmp_path / "s", MACHINE) as transport:
+            transport.write64(AT, 9)
+
+
 def test_noise_does_not_end_a_server(tmp_path):
     with served(model(), MACHINE, tmp_path / "s"):
         for noise in (b"", b"GET / HTTP/1.0\r\n\r\n", bytes(200), b"\x15\0\0\0" + bytes(8) + b"\1" + bytes(12)):
@@ -225,7 +319,7 @@ def test_noise_does_not_end_a_server(tmp_path):
 def test_addresses(tmp_path):
     assert parse_address("localhost:80") == ("localhost", 80) and parse_address("a/b:1") == Path("a/b:1")
     for wrong in ("", "host:", ":80", "host:0", "host:99999", "host:x"):
-        with pytest.raises(NoTransport, match="address"):
+        with pytest.raises(AddressError, match="address"):
             parse_address(wrong)
     with pytest.raises(NoTransport, match="to this computer alone"):
         listen(("0.0.0.0", 0))
@@ -520,6 +614,83 @@ def test_a_damaged_recording_is_refused(recorded, damage, reason):
         Replay(path, MACHINE)
 
 
+def rewritten(path, change):
+    """The recording at `path` with its lines changed, and an end that fits them."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt") as file:
+        lines = [json.loads(line) for line in file][:-1]
+    change(lines)
+    text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    end = {"end": len(lines) - 1, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    with opener(path, "wt") as file:
+        file.write(text + json.dumps(end) + "\n")
+
+
+def put(number, *places, value):
+    def change(lines):
+        at = lines[number - 1] if places else lines
+        for place in places[:-1]:
+            at = at[place]
+        at[places[-1] if places else number - 1] = value
+
+    return change
+
+
+# Lines 2 to 8 are a write of 8 bytes, one of 40, a read of 48, a read that fails, a pause, a progress, a diagnose.
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        (lambda lines: lines[0].pop("digest"), ":1: .*digest is missing"),
+        (put(1, "version", value=True), "is of version True, and version 1 is read"),
+        (put(1, "machine", value=7), ":1: machine of the header is 7, expected a text"),
+        (put(1, "spec", value=None), ":1: spec of the header is None"),
+        (put(1, "unit", value=[]), r":1: unit of the header is \[\], expected cycles or s"),
+        (put(1, "bulk", value="yes"), ":1: bulk of the header is 'yes', expected true or false"),
+        (put(1, "progress", value=0), ":1: progress of the header is 0"),
+        (put(1, "now", value="0"), ":1: now of the header is '0', expected a finite number"),
+        (put(1, "now", value=float("nan")), ":1: now of the header is nan, expected a finite number"),
+        (put(1, "now", value=10**400), ":1: now of the header"),
+        (put(1, "walked", value=[1]), ":1: walked of the header"),
+        (put(1, "walked", value={"1": 2}), ":1: walked of the header"),
+        (put(2, value=DEEP.decode()), ":2: .*nested too deep"),
+        (put(3, value="x"), ":3: .*expected JSON"),
+        (put(2, value={}), r":2: the entry is {}, expected a list \[asked, outcome, answer, clock\]"),
+        (put(2, value=[["pause"], "done", None]), ":2: the entry is .*, expected a list"),
+        (put(2, 0, value="write"), ":2: what was asked is 'write', expected a read"),
+        (put(2, 0, 1, value="0"), ":2: what was asked"),
+        (put(2, 0, 2, value="5g"), ":2: what was asked"),
+        (put(2, 0, value=["jump"]), ":2: what was asked"),
+        (put(2, 1, value="well"), ":2: the outcome is 'well', expected done or failed"),
+        (put(2, 2, value="00"), ":2: the answer is '00', expected null"),
+        (put(2, 3, value=float("inf")), ":2: the clock is inf, expected a finite number"),
+        (put(4, 0, 2, value=48.0), ":4: what was asked"),
+        (put(4, 2, value="zz" * 48), ":4: the answer is .*, expected 48 bytes in hexadecimal"),
+        (put(4, 2, value="00" * 8), ":4: the answer is .*, expected 48 bytes in hexadecimal"),
+        (put(5, 2, value=None), ":5: the failure is None, expected a status of 1 to 4 and a text"),
+        (put(5, 2, 0, value=9), ":5: the failure"),
+        (put(5, 2, 0, value=True), ":5: the failure"),
+        (put(5, 2, 1, value=3), ":5: the failure"),
+        (put(7, 2, value="3"), ":7: the answer is '3', expected null or a whole number"),
+        (put(8, 2, value=3), ":8: the answer is 3, expected a text"),
+    ],
+)
+def test_a_recording_that_was_written_wrong_is_refused_by_line(recorded, change, reason):
+    path, found = recorded
+    rewritten(path, lambda lines: None)
+    with Replay(path, MACHINE) as again:
+        assert script(again) == found
+    rewritten(path, change)
+    with pytest.raises(RecordingError, match=f"^{path}.*{reason}"):
+        Replay(path, MACHINE)
+
+
+def test_a_recording_is_a_regular_file(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    for path in (Path("/dev/zero"), tmp_path / "fifo", tmp_path):
+        with pytest.raises(RecordingError, match=f"{path} is no regular file"):
+            Replay(path, MACHINE)
+
+
 def test_recordings_of_other_machines_and_no_recordings(recorded, tmp_path):
     with pytest.raises(RecordingError, match="was recorded on mm_mesh .* and not on this quad"):
         Replay(recorded[0], load("quad"))
@@ -581,6 +752,9 @@ def test_rebased_windows_may_not_meet():
         ("jtag:h:1,burst=many", "burst=many: expected a number"),
         ("jtag:h:1,realign=yes", "realign=yes: expected 0 or 1"),
         ("jtag:/tmp/x", "expected HOST:PORT"),
+        ("jtag:localhost:abc", "'localhost:abc' is no address: expected HOST:PORT"),
+        ("socket:", "no address: expected HOST:PORT"),
+        ("socket:localhost:1x", "'localhost:1x' is no address"),
         ("xdma:/dev/x,burst=1", "xdma has no option burst"),
         ("socket:/x,timeout=0", "timeout=0: expected a number of seconds"),
         ("record:x", "expected record:FILE:SPEC"),

@@ -183,6 +183,9 @@ def test_rows_of_a_workers_own_trouble_run_again(tmp_path):
         ('{"key": "b"}', ":3: no row of a sweep"),
         ("][", ":3: no row of a sweep"),
         ("17", ":3: no row of a sweep"),
+        ("[" * 100_000, ":3: no row of a sweep"),
+        ('{"key": [], "verdict": "byte-equal"}', ":3: no row of a sweep"),
+        ('{"key": "b", "verdict": {}}', ":3: no row of a sweep"),
     ],
 )
 def test_a_damaged_journal_is_refused_by_line(tmp_path, line, reason):
@@ -301,6 +304,9 @@ def test_points_without_a_row_are_named_and_run_again(spec, tmp_path, monkeypatc
     [
         (["--workers", "0"], 2, "at least one"),
         (["--scheduler", "elsewhere"], 2, "local or tcp://host:port"),
+        (["--scheduler", "tcp://127.0.0.1:1x"], 2, "local or tcp://host:port"),
+        (["--scheduler", "tcp://127.0.0.1"], 2, "local or tcp://host:port"),
+        (["--scheduler", "tcp://127.0.0.1:70000"], 2, "local or tcp://host:port"),
         (["--scheduler", "tcp://127.0.0.1:9", "--workers", "3"], 2, "has its own"),
         (["--scheduler", "tcp://127.0.0.1:9"], 3, "no answer"),
         (["-o", "SPEC"], 2, "it is no directory"),
@@ -310,6 +316,7 @@ def test_what_the_command_refuses(spec, monkeypatch, capsys, options, status, re
     monkeypatch.setattr(cluster, "ANSWER_S", 0.5)
     assert main(["sweep", str(spec), *(str(spec) if item == "SPEC" else item for item in options)]) == status
     assert reason in capsys.readouterr().err
+    assert spec.with_suffix("").exists() == (status == 3)
 
 
 def test_without_dask_the_way_to_get_it_is_named(spec, monkeypatch, capsys):

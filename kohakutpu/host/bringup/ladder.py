@@ -129,8 +129,8 @@ def step_of(text: str) -> Step:
 
 def plan(machine: Machine, first: str | None = None, last: str | None = None) -> list[Result]:
     """A result for each step, as it stands before anything runs: which will, and why the others will not."""
-    low = step_of(first) if first else STEPS[0]
-    high = step_of(last) if last else STEPS[-1]
+    low = STEPS[0] if first is None else step_of(first)
+    high = STEPS[-1] if last is None else step_of(last)
     if low.number > high.number:
         raise NoStep(f"from step {low.number} ({low.name}) until step {high.number} ({high.name}) there is none")
     results = []

@@ -38,6 +38,11 @@ class Untrusted(TransportError):
     exit_status = 2
 
 
+def check_burst(beats: int) -> None:
+    if not 0 < beats <= 256:
+        raise TransportError(f"bursts of {beats} beats: expected 1 to 256")
+
+
 class JtagTransport(SessionTransport):
     """A session with the server at `address`, on the 64-bit JTAG-to-AXI master `master`.
 
@@ -53,8 +58,7 @@ class JtagTransport(SessionTransport):
 
     def __init__(self, address: tuple[str, int] = ADDRESS, *, control: int, scratch: int, master: str = MASTER,
                  burst: int = BURST, realign: bool = False, timeout: float = TIMEOUT):  # fmt: skip
-        if not 0 < burst <= 256:
-            raise TransportError(f"bursts of {burst} beats: expected 1 to 256")
+        check_burst(burst)
         super().__init__(address, timeout)
         self.skew = 0  # reads that an answer is late
         self._control = control

@@ -10,7 +10,11 @@ import gzip
 import hashlib
 import json
 import os
+import re
+import reprlib
+import stat
 import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,10 +22,16 @@ from typing import Any
 from kohakutpu.machine import Machine
 
 from ..transport import NoTransport, Transport, TransportError, Unanswered, check_access
+from . import checked
 from .wire import machine_digest
 from .wrappers import Wrapper
 
 FORMAT, VERSION = "kohakutpu-session", 1
+HEADER: checked.Fields = {
+    "machine": checked.TEXT, "digest": checked.TEXT, "spec": checked.TEXT, "unit": checked.UNIT, "bulk": checked.BOOL,
+    "now": checked.CLOCK, "progress": checked.BOOL, "walked": checked.WALKED,
+}  # fmt: skip
+HEX = re.compile(r"(?:[0-9a-f]{2})*")
 
 
 class RecordingError(ValueError):
@@ -44,6 +54,14 @@ def _text(asked: list) -> str:
     return kind
 
 
+def check_target(path: Path) -> None:
+    """Refuse a place where no recording can be written."""
+    if not path.parent.is_dir():
+        raise RecordingError(f"cannot write {path}: there is no directory {path.parent}")
+    if path.is_dir():
+        raise RecordingError(f"cannot write {path}: it is a directory")
+
+
 class Recorder(Wrapper):
     """What is asked of `inner` and what it says, for `path`; `NAME.gz` is compressed. The file appears when it is
     closed.
@@ -52,10 +70,7 @@ class Recorder(Wrapper):
     """
 
     def __init__(self, inner: Transport, machine: Machine, path: Path, spec: str):
-        if not path.parent.is_dir():
-            raise RecordingError(f"cannot write {path}: there is no directory {path.parent}")
-        if path.is_dir():
-            raise RecordingError(f"cannot write {path}: it is a directory")
+        check_target(path)
         super().__init__(inner)
         self.path = path
         self._digest = hashlib.sha256()
@@ -136,12 +151,54 @@ class Recorder(Wrapper):
 
 def _lines(path: Path) -> list[str]:
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise RecordingError(f"{path} is no regular file: expected a recording of a session")
         with gzip.open(path, "rt") if path.suffix == ".gz" else open(path) as file:
             return file.readlines()
     except FileNotFoundError as error:
         raise NoTransport(f"{path}: there is no such recording") from error
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise RecordingError(f"{path} cannot be read: {error}") from error
+
+
+def _is_hex(value: Any, length: int | None = None) -> bool:
+    return (
+        isinstance(value, str) and HEX.fullmatch(value) is not None and (length is None or len(value) == 2 * length)
+    )
+
+
+def _check_header(header: dict) -> None:
+    """Raises `checked.Malformed`."""
+    checked.check_fields(header, HEADER, "the header")
+
+
+def _check_entry(entry: Any) -> None:
+    """Raises `checked.Malformed` for what is no [asked, outcome, answer, clock]."""
+    expect = checked.expect
+    expect(isinstance(entry, list) and len(entry) == 4, "the entry", entry, "a list [asked, outcome, answer, clock]")
+    asked, outcome, answer, now = entry
+    match asked:
+        case ["read", at, length]:
+            good = checked.is_count(at) and checked.is_count(length)
+        case ["write", at, data]:
+            good = checked.is_count(at) and _is_hex(data)
+        case _:
+            good = asked in (["pause"], ["progress"], ["diagnose"])
+    expect(good, "what was asked", asked, "a read with address and length, a write with address and hexadecimal data, "
+           "pause, progress or diagnose")  # fmt: skip
+    expect(outcome in ("done", "failed"), "the outcome", outcome, "done or failed")
+    expect(checked.is_clock(now), "the clock", now, "a finite number")
+    if outcome == "failed":
+        good = isinstance(answer, list) and len(answer) == 2 and type(answer[0]) is int and isinstance(answer[1], str)
+        expect(good and answer[0] in checked.STATUSES, "the failure", answer, "a status of 1 to 4 and a text")
+    elif asked[0] == "read":
+        expect(_is_hex(answer, asked[2]), "the answer", answer, f"{asked[2]} bytes in hexadecimal")
+    elif asked[0] == "diagnose":
+        expect(isinstance(answer, str), "the answer", answer, "a text")
+    elif asked[0] == "progress":
+        expect(checked.PROGRESS[0](answer), "the answer", answer, checked.PROGRESS[1])
+    else:
+        expect(answer is None, "the answer", answer, "null")
 
 
 class Replay(Transport):
@@ -162,7 +219,7 @@ class Replay(Transport):
             )
         self.unit = header["unit"]
         self.bulk = header["bulk"]
-        self.walked = {int(at): [tuple(pair) for pair in pairs] for at, pairs in header["walked"].items()}
+        self.walked = checked.walked_of(header["walked"])
         self._now = header["now"]
         self._next = 0
         self._over = False
@@ -170,24 +227,36 @@ class Replay(Transport):
     def _parsed(self, lines: list[str]) -> tuple[dict, list]:
         path = self.path
         try:
-            header = json.loads(lines[0]) if lines else None
-        except ValueError:
+            header = checked.parse(lines[0]) if lines else None
+        except checked.Malformed:
             header = None
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise RecordingError(f"{path} is no recording of a session: its first line does not say {FORMAT}")
-        if header.get("version") != VERSION:
-            raise RecordingError(f"{path} is of version {header.get('version')}, and version {VERSION} is read here")
+        version = header.get("version")
+        if type(version) is not int or version != VERSION:
+            raise RecordingError(f"{path} is of version {reprlib.repr(version)}, and version {VERSION} is read here")
         digest = hashlib.sha256("".join(lines[:-1]).encode()).hexdigest()
         try:
-            end = json.loads(lines[-1])
+            end = checked.check_fields(
+                checked.parse(lines[-1]), {"end": checked.COUNT, "sha256": checked.TEXT}, "the end"
+            )
             count, expected = end["end"], end["sha256"]
-        except (ValueError, KeyError, TypeError):
+        except checked.Malformed:
             raise RecordingError(f"{path} is cut off after {len(lines)} lines: its last one is no end") from None
         if (count, expected) != (len(lines) - 2, digest):
             raise RecordingError(
-                f"{path} is damaged: {len(lines) - 2} entries with sha256 {digest}, its end says {count} and {expected}"
+                f"{path} is damaged: {len(lines) - 2} entries with sha256 {digest}, its end says {count} and {expected[:64]}"
             )
-        return header, [json.loads(line) for line in lines[1:-1]]
+        entries: list = []
+        number = 1
+        try:
+            _check_header(header)
+            for number, line in enumerate(lines[1:-1], 2):
+                entries.append(checked.parse(line))
+                _check_entry(entries[-1])
+        except checked.Malformed as error:
+            raise RecordingError(f"{path}:{number}: {error}") from None
+        return header, entries
 
     def _replay(self, asked: list) -> Any:
         place = f"access {self._next + 1} of {len(self._entries)} in {self.path}"

@@ -18,7 +18,7 @@ from pathlib import Path
 from kohakutpu.machine import Machine
 
 from ..transport import NoTransport, Transport
-from . import wire
+from . import checked, wire
 from .stream import Dropped, Late, Stream, listen
 from .wire import Kind, Reply, Request
 
@@ -116,7 +116,7 @@ class Server:
             request = wire.receive_request(stream)
             if request.kind != Kind.HELLO:
                 raise Dropped(f"a {request.kind.name} before the HELLO")
-            hello = json.loads(request.payload)
+            hello = checked.check_fields(checked.parse(request.payload), {"session": checked.TEXT}, "the hello")
             refusal = self._refusal(hello)
             if refusal:
                 wire.send_reply(stream, Reply(request.sequence, True, 0, wire.error_payload(NoTransport(refusal))))
@@ -185,7 +185,9 @@ class Server:
                 case Kind.DIAGNOSE:
                     payload = transport.diagnose().encode()
                 case Kind.BYE:
-                    self._walked = json.loads(request.payload)["walked"]
+                    self._walked = checked.check_fields(
+                        checked.parse(request.payload), {"walked": checked.WALKED}, "the bye"
+                    )["walked"]
                 case Kind.HELLO:
                     raise NoTransport("a HELLO in the middle of a session")
         except Exception as error:  # whatever the machine has to say is for the client to hear

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from kohakutpu.machine import Machine
 
 from ..transport import WORD, NoTransport, TransportError, Unanswered, locate
-from . import wire
+from . import checked, wire
 from .session import SessionTransport, reason
 from .stream import Dropped, Late, Stream
 from .wire import Kind, Reply, Request
 
 TIMEOUT = 120.0  # s that an answer may take
+
+
+def _hello_of(payload: bytes) -> dict:
+    return checked.check_fields(checked.parse(payload), wire.HELLO, "the hello")
+
+
+def _progress_of(payload: bytes) -> int | None:
+    value = checked.parse(payload)
+    check, expected = checked.PROGRESS
+    checked.expect(check(value), "the progress", value, expected)
+    return value
 
 
 class SocketTransport(SessionTransport):
@@ -39,7 +52,7 @@ class SocketTransport(SessionTransport):
         self.engine: str = hello["engine"]
         self.unit = hello["unit"]
         self.bulk = hello["bulk"]
-        self.walked = {int(at): [tuple(pair) for pair in pairs] for at, pairs in hello["walked"].items()}
+        self.walked = checked.walked_of(hello["walked"])
         self._knows_progress = hello["progress"] is not None
 
     def _hello(self, resumes: bool = False) -> dict:
@@ -51,9 +64,20 @@ class SocketTransport(SessionTransport):
         wire.send_request(stream, Request(0, Kind.HELLO, payload=json.dumps(told).encode()))
         reply = wire.receive_reply(stream)
         if reply.failed:
-            wire.raise_error(reply.payload)
+            self._read("hello", wire.raise_error, reply.payload)
         self._now = reply.now
-        return json.loads(reply.payload)
+        return self._read("hello", _hello_of, reply.payload)
+
+    def _read(self, what: str, reader: Callable[[bytes], Any], payload: bytes) -> Any:
+        """What `reader` makes of an answer. One that it cannot read ends the session: `NoTransport`."""
+        try:
+            return reader(payload)
+        except (checked.Malformed, UnicodeDecodeError) as error:
+            self._hang_up()
+            self._given_up = what
+            raise NoTransport(
+                f"{self.where} does not speak the {wire.PROTOCOL} protocol: in its answer to a {what}, {error}"
+            ) from None
 
     def _resume(self, what: str) -> int:
         try:
@@ -78,7 +102,7 @@ class SocketTransport(SessionTransport):
         reply = self._converse(str(request), request)
         self._now = reply.now
         if reply.failed:
-            wire.raise_error(reply.payload)
+            self._read(str(request), wire.raise_error, reply.payload)
         return reply.payload
 
     def write64(self, address: int, value: int) -> None:
@@ -112,10 +136,10 @@ class SocketTransport(SessionTransport):
 
     @property
     def progress(self) -> int | None:
-        return json.loads(self._ask(Kind.PROGRESS)) if self._knows_progress else None
+        return self._read("progress", _progress_of, self._ask(Kind.PROGRESS)) if self._knows_progress else None
 
     def diagnose(self) -> str:
-        return self._ask(Kind.DIAGNOSE).decode()
+        return self._read("diagnose", bytes.decode, self._ask(Kind.DIAGNOSE))
 
     def close(self) -> None:
         """End the session; the machine is handed on in order."""

@@ -12,6 +12,10 @@ from ..transport import NoTransport
 LINE_LIMIT = 4096  # bytes of a line that is still looked at
 
 
+class AddressError(ValueError):
+    """A text that is no address: says what was given and what is expected."""
+
+
 class Dropped(Exception):
     """The stream has ended; says how."""
 
@@ -21,14 +25,16 @@ class Late(Exception):
 
 
 def parse_address(text: str) -> tuple[str, int] | Path:
-    """`HOST:PORT`, or else the path of a UNIX socket. Raises `NoTransport`."""
+    """`HOST:PORT`, or else the path of a UNIX socket. Raises `AddressError`."""
     host, colon, port = text.rpartition(":")
     if "/" in text or not colon:
         if not text:
-            raise NoTransport("no address: expected HOST:PORT, or the path of a UNIX socket")
+            raise AddressError("no address: expected HOST:PORT, or the path of a UNIX socket")
         return Path(text)
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise NoTransport(f"{text!r} is no address: expected HOST:PORT with a port of 1 to 65535, or a path with a '/'")
+    if not host or not (port.isascii() and port.isdecimal() and len(port) < 6) or not 0 < int(port) < 1 << 16:
+        raise AddressError(
+            f"{text!r} is no address: expected HOST:PORT with a port of 1 to 65535, or a path with a '/'"
+        )
     return host, int(port)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import struct
 from enum import IntEnum
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from typing import NamedTuple
 from kohakutpu.machine import Machine
 
 from ..transport import NoTransport, TransportError, Unanswered
+from . import checked
 from .stream import Dropped, Stream
 
 PROTOCOL = "kohakutpu-socket"
@@ -20,6 +22,10 @@ FRAME_LIMIT = BLOCK_LIMIT + (1 << 20)
 _LENGTH = struct.Struct("<I")
 _REQUEST = struct.Struct("<QBQI")
 _REPLY = struct.Struct("<QBd")
+HELLO: checked.Fields = {
+    "engine": checked.TEXT, "unit": checked.UNIT, "bulk": checked.BOOL, "last": checked.COUNT,
+    "walked": checked.WALKED, "progress": checked.PROGRESS,
+}  # fmt: skip
 
 
 class Kind(IntEnum):
@@ -92,6 +98,8 @@ def receive_reply(stream: Stream) -> Reply:
     """Raises `Dropped` for what is no reply, too."""
     frame = _frame(stream, _REPLY.size)
     sequence, failed, now = _REPLY.unpack_from(frame)
+    if failed not in (0, 1) or not math.isfinite(now):
+        raise Dropped(f"a reply with failed {failed} at time {now}: this is not the {PROTOCOL} protocol")
     return Reply(sequence, bool(failed), now, frame[_REPLY.size :])
 
 
@@ -102,8 +110,8 @@ def error_payload(error: Exception) -> bytes:
 
 
 def raise_error(payload: bytes) -> None:
-    """Raise the error that a failed reply carries."""
-    found = json.loads(payload)
+    """Raise the error that a failed reply carries, or `checked.Malformed`."""
+    found = checked.check_fields(checked.parse(payload), checked.FAILURE, "the error")
     raise {3: NoTransport, 4: Unanswered}.get(found["exit_status"], TransportError)(found["text"])
 
 

@@ -21,6 +21,14 @@ REGISTERS = {"user": ("user", "user"), "dma": ("c2h_0", "h2c_0")}  # devices to 
 MODES = {"h2c_0": os.O_WRONLY, "c2h_0": os.O_RDONLY, "user": os.O_RDWR}
 
 
+def check_windows(memory: int, registers: str) -> None:
+    """Refuse a place of the memory window, or a way to the registers, that no card has."""
+    if memory % GRANULE:
+        raise TransportError(f"a memory window at {memory:#x}: expected a multiple of {GRANULE}")
+    if registers not in REGISTERS:
+        raise TransportError(f"registers={registers}: expected one of {', '.join(REGISTERS)}")
+
+
 class XdmaTransport(Transport):
     """The device files `NAME_h2c_0`, `NAME_c2h_0` and `NAME_user` of one card.
 
@@ -36,10 +44,7 @@ class XdmaTransport(Transport):
 
     def __init__(self, name: str, *, control: int = 0, memory: int = MEMORY_BASE, registers: str = "user",
                  files: Any = os):  # fmt: skip
-        if memory % GRANULE:
-            raise TransportError(f"a memory window at {memory:#x}: expected a multiple of {GRANULE}")
-        if registers not in REGISTERS:
-            raise TransportError(f"registers={registers}: expected one of {', '.join(REGISTERS)}")
+        check_windows(memory, registers)
         self.name = name
         self.resumed = 0  # transfers that went on after a short count or a failure
         self._bases = {"control": control, "memory": memory}
