@@ -423,7 +423,7 @@ class Artifact:
     def from_json(cls, text: str) -> Artifact:
         try:
             record = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise ArtifactError(f"not JSON: {error}") from error
         return cls.from_dict(record)
 
