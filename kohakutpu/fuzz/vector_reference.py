@@ -128,7 +128,7 @@ class Interpreter:
                 self.mode = w.mode
             elif w.op == Opcode.VLOOP:
                 if w.vb:
-                    loop = [pc, (pc + w.vb) % IMEM_WORDS, self.s[w.va]]
+                    loop = [pc % IMEM_WORDS, (pc + w.vb) % IMEM_WORDS, self.s[w.va]]
             elif w.op in (Opcode.VLD, Opcode.VST):
                 self.move(w, chunks)
             elif w.op == Opcode.VCVT:

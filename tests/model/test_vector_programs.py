@@ -454,3 +454,12 @@ def test_l1_footprint(footprint):
     image = bench.core.l1_image()
     assert (image[:half].view(np.uint16) == source).all()
     assert (image[footprint:] == 0xAAAAAAAA).all()
+
+
+def test_a_loop_at_the_end_of_instruction_memory_goes_on_at_its_start():
+    """The interpreter alone: the loop's first word is word 0. Random programs met it."""
+    program = [0] * 512
+    program[509:512] = assemble_words("VSETI s1\n.imm 3\nVLOOP s1, 2")
+    program[0:3] = assemble_words("VSETI s2\n.imm 7\nVHALT")
+    interpreter = Interpreter()
+    assert interpreter.run(program, 509) == 0 and interpreter.s[2] == 7
