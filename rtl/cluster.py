@@ -12,7 +12,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from kohakutpu.isa.flit import FlitType
-from kohakutpu.isa.signals import CLUSTER_DEBUG, UnitType
+from kohakutpu.isa.signals import CLUSTER_DEBUG, CU_VERSION, UnitType
 
 from . import cluster_accumulator, cluster_array, cluster_drain, cluster_l1, cluster_receive, cluster_sequence, cluster_sweep
 from .arithmetic import register
@@ -29,7 +29,6 @@ from .endpoint import EndpointBase
 from .link import LinkSignature, view
 from .parameters import known_fault, positive, power_of_two, within
 
-VERSION = 0x04
 CAPS_BUFFERS = 2
 OPERANDS = 3  # cycles from an issue of the counters to the array's operands
 SUMS = OPERANDS + cluster_array.LATENCY  # to the array's sums, which meet their scales and anchor
@@ -86,7 +85,7 @@ class Cluster(wiring.Component):
         accumulator = shared(Accumulator, tiles=self.tiles, mantissa=self.mantissa, fault=planted(cluster_accumulator))
         limits = (WORDS * self.entries[0], WORDS * self.entries[1], 2 * self.tiles)
         parts = {
-            "base": EndpointBase(**self.at, unit_type=UnitType.CLUSTER, version=VERSION, buffers=CAPS_BUFFERS, **self.depths),
+            "base": EndpointBase(**self.at, unit_type=UnitType.CLUSTER, version=CU_VERSION, buffers=CAPS_BUFFERS, **self.depths),
             "sequencer": Sequencer(**self.at, port=self.port, fault=planted(cluster_sequence)),
             "assembly": shared(Assembly),
             "l1_a": l1_a,

@@ -12,7 +12,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from kohakutpu.isa.flit import FlitType
-from kohakutpu.isa.signals import VECTOR_DEBUG, UnitType
+from kohakutpu.isa.signals import CU_VERSION, VECTOR_DEBUG, UnitType
 from kohakutpu.isa.vector import DESC, DESC_DIM, IMEM, RUN, Envelope
 
 from .emit import shared
@@ -30,7 +30,6 @@ from .vector_registers import CHUNK_BITS, WRITE, Registers
 from .vector_tree import ReductionTree
 from .vector_walk import Descriptors, StepWalker
 
-VERSION = 0x04
 BUFFERS = 1
 BUFFERS_PUBLISHED = 2
 ERRATA = frozenset({"exp2-wrap", "reject-silent", "caps-buffers"})  # what a core can reproduce
@@ -110,7 +109,7 @@ class VectorCore(wiring.Component):
         sizes = {**self.at, "l1_words": self.l1_words}
         buffers = BUFFERS_PUBLISHED if "caps-buffers" in self.errata else BUFFERS
         m.submodules.base = base = EndpointBase(
-            **self.at, unit_type=UnitType.VECTOR, version=VERSION, buffers=buffers, **self.depths
+            **self.at, unit_type=UnitType.VECTOR, version=CU_VERSION, buffers=buffers, **self.depths
         )
         m.submodules.fetch = fetch = Fetch(**self._bug("fetch"))
         m.submodules.decode = decode = Decode(**self._bug("decode"))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kohakutpu.isa.signals import CU_CAPS, CU_STATUS, UnitType
+from kohakutpu.isa.signals import CU_CAPS, CU_STATUS, CU_VERSION, UnitType
 from kohakutpu.machine import ClusterUnit, Machine, VectorUnit
 
-VERSION = 0x04  # CU_VERSION of every unit of a mesh that this driver knows (spec: type codes)
 CLUSTER_BUFFERS = 2  # published, although a cluster takes accumulator floats in a third
 VECTOR_BUFFERS = {False: 1, True: 2}  # by whether the machine has the erratum caps-buffers
 KINDS = {UnitType.CLUSTER: "matmul cluster", UnitType.VECTOR: "vector core", UnitType.RV32: "RV32 core"}
@@ -78,4 +77,4 @@ def expected(machine: Machine, unit: ClusterUnit | VectorUnit) -> Capabilities:
     """What `unit` of `machine` has to answer."""
     kind = kind_of(unit)
     buffers = CLUSTER_BUFFERS if kind is UnitType.CLUSTER else VECTOR_BUFFERS["caps-buffers" in machine.errata]
-    return Capabilities(kind, VERSION, buffers, unit.inst_depth)
+    return Capabilities(kind, CU_VERSION, buffers, unit.inst_depth)

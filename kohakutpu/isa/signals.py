@@ -12,6 +12,7 @@ from .fields import Layout, field
 from .flit import PAYLOAD_WIDTH
 
 SIGNAL_ON_COMPLETE = 1  # bit 0 of the CU_DATA flags
+CU_VERSION = 0x04  # of every unit, in CU_CAPS (spec: type codes)
 
 
 class UnitType(IntEnum):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from kohakutpu.isa.cluster import FILL_LIMIT, Instruction, Op, Side, decode
 from kohakutpu.isa.flit import Flit, FlitType, unpack_peers, xy
 from kohakutpu.isa.memory import MEM_REQ
-from kohakutpu.isa.signals import CLUSTER_DEBUG, Buffer, UnitType
+from kohakutpu.isa.signals import CLUSTER_DEBUG, CU_VERSION, Buffer, UnitType
 from kohakutpu.machine import ClusterUnit, Machine
 from kohakutpu.noc.engine import NEVER, Engine
 
@@ -21,7 +21,6 @@ from .cluster_sweep import CHAIN, Sweep
 from .cluster_tiles import REUSE_MIN, TileStore
 from .endpoint import Endpoint
 
-VERSION = 0x04
 CAPS_BUFFERS = 2  # operand buffers; the accumulator (buffer 2) is not one of them, on the published unit either
 READ_LEN = 3
 PEER_LEAD = 3  # cycles from a peer stream's opening to its first ADD_PEER
@@ -51,7 +50,7 @@ class Cluster(Endpoint):
     def __init__(self, engine: Engine, name: str, unit: ClusterUnit, *, port: int,
                  faults: frozenset[str] = frozenset()):  # fmt: skip
         super().__init__(
-            engine, name, node=unit.node, unit_type=UnitType.CLUSTER, version=VERSION, buffers=CAPS_BUFFERS,
+            engine, name, node=unit.node, unit_type=UnitType.CLUSTER, version=CU_VERSION, buffers=CAPS_BUFFERS,
             inst_depth=unit.inst_depth, recv_depth=unit.recv_depth,
         )  # fmt: skip
         self.port = port

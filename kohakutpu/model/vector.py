@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from kohakutpu.isa.flit import FlitType
-from kohakutpu.isa.signals import VECTOR_DEBUG, UnitType
+from kohakutpu.isa.signals import CU_VERSION, VECTOR_DEBUG, UnitType
 from kohakutpu.isa.vector import Envelope, decode
 from kohakutpu.machine import Machine, VectorUnit
 from kohakutpu.model.endpoint import Endpoint
@@ -19,7 +19,6 @@ from kohakutpu.model.vector_receive import PublishedReceiver, Receiver
 from kohakutpu.model.vector_sequencer import Sequencer
 from kohakutpu.noc.engine import NEVER, Engine
 
-VERSION = 0x04
 BUFFERS = 1
 BUFFERS_PUBLISHED = 2
 FAULTY_WORD, FAULTY_BIT = 3, 64
@@ -44,7 +43,7 @@ class VectorCore(Endpoint):
         faults: frozenset[str] = frozenset(),
     ):  # fmt: skip
         super().__init__(
-            engine, f"vector{index}", node=spec.node, unit_type=UnitType.VECTOR, version=VERSION,
+            engine, f"vector{index}", node=spec.node, unit_type=UnitType.VECTOR, version=CU_VERSION,
             buffers=BUFFERS_PUBLISHED if "caps-buffers" in errata else BUFFERS,
             inst_depth=spec.inst_depth, recv_depth=spec.recv_depth,
         )  # fmt: skip

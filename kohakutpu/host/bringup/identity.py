@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from kohakutpu.isa import registers
 from kohakutpu.isa.flit import Flit
-from kohakutpu.isa.signals import ControlIndex
+from kohakutpu.isa.signals import CU_VERSION, ControlIndex
 
-from ..capabilities import VERSION, Capabilities, Status, expected, kind_name
+from ..capabilities import Capabilities, Status, expected, kind_name
 from ..discovery import find_agent, hears, sweep, unit_answers
 from ..driver import ASKED, NoAnswer
 from .board import Board, NotThisMachine, WrongAnswer, place
@@ -71,11 +71,11 @@ def identity(board: Board) -> dict:
     wrong = [
         f"{kind_name(caps.type)} at {place(at)}: version {caps.version:#04x}"
         for at, caps in there.items()
-        if caps.version != VERSION
+        if caps.version != CU_VERSION
     ]
     if wrong:
         raise NotThisMachine(
-            f"units of a version that this driver does not know, {VERSION:#04x} is: {'; '.join(wrong)}", facts
+            f"units of a version that this driver does not know, {CU_VERSION:#04x} is: {'; '.join(wrong)}", facts
         )
     at_rest(board, there, facts)
     return facts
