@@ -17,13 +17,13 @@ from kohakutpu.lang.kernel import Kernel
 from kohakutpu.lang.trace import Constant, Trace
 from kohakutpu.machine import Machine, to_yaml
 
-from . import cluster, cluster_published, elementwise, fusion, relayout, rows, tiles
+from . import cluster, cluster_published, elementwise, fusion, padding, relayout, rows, tiles
 from .artifact import Artifact, BufferImage, Round, Stage, StatementRecord, Writer
 from .assign import assign
 from .core import CoreState
 from .deal import deal, deal_runs
 from .expressions import memory_constant, register_constant
-from .layouts import Flat, Layout, Tile
+from .layouts import KBLOCK, Flat, Layout, Tile
 from .placement import Access, Life, Reach, guard, place
 from .predict import predict
 from .programs import l1_room
@@ -125,6 +125,7 @@ class _Compilation:
                       "vector": {unit.node: unit for unit in machine.vectors}}  # fmt: skip
         self._check()
         self.cuts: dict[str, relayout.Shape] = {}  # by the copy's name
+        self.given = padding.Dirt()
         self.layouts, copies = assign(self.program, trace, extents, options.preq)
         if copies:
             self._relayouts(copies)
@@ -198,15 +199,19 @@ class _Compilation:
                 copies[0].source,
             )
         relayout.insert(self.program, copies)
-        computed = {s.target for s in self.program.stages if isinstance(s, (ElementwiseStage, RowStage))}
-        computed |= {s.statement.target.buffer for s in self.program.stages if isinstance(s, EpilogueStage)}
         for need in copies:
             self.layouts[need.name] = need.layout
-            if by_host:
-                continue
+        if by_host:
+            return
+        # Zeros in padding rows cost runs; only what is copied with padding columns can come to depend on them.
+        clean = any(isinstance(self.layouts[n.buffer], Tile) and n.layout.columns % KBLOCK for n in copies)
+        self.dirt = padding.dirt(self.program, self.layouts, self.given, clean)
+        for need in copies:
+            source = self.layouts[need.buffer]
             self.cuts[need.name] = relayout.shape(
-                self.layouts[need.buffer], need.layout, self.program.buffers[need.buffer].copies(self.extents),
-                need.buffer in computed, need.buffer, need.source, l1_room(self.machine), len(self.machine.vectors),
+                source, need.layout, self.program.buffers[need.buffer].copies(self.extents),
+                self.dirt.columns.get(need.buffer), need.buffer, need.source, l1_room(self.machine),
+                len(self.machine.vectors), clean and relayout.keeps_zeros(source, need.layout, need.buffer in self.dirt.rows),
             )  # fmt: skip
 
     # ---- memory ----
@@ -274,7 +279,7 @@ class _Compilation:
         for stage in self.program.stages:
             if isinstance(stage, RelayoutStage) and self.options.relayout == "machine":
                 source, target = self.layouts[stage.source], self.layouts[stage.target]
-                if not relayout.covers(source, target):
+                if not relayout.covers(source, target, self.cuts[stage.target]):
                     lives.pop(stage.target, None)
         return lives
 

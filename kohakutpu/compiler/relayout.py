@@ -104,12 +104,16 @@ def _redirected(op, wanted: Mapping[tuple[str, int, int], Need]):
 
 @dataclass(frozen=True)
 class Shape:
-    """How a copy is cut: every run moves `blocks` K blocks of `groups` row groups, 8 words each; on so many cores."""
+    """How a copy is cut: every run moves `blocks` K blocks of `groups` row groups, 8 words each; on so many cores.
+
+    `clean`: no run writes a row group past the last row, so that the rows that pad the operand stay zero.
+    """
 
     groups: int
     blocks: int
     transposes: bool
     cores: int = 1
+    clean: bool = False
 
     @property
     def words(self) -> int:
@@ -121,19 +125,21 @@ class Shape:
 
 
 def shape(
-    source: Layout, target: Entry, copies: int, computed: bool, name: str, line: Line, room: int, cores: int
-) -> Shape:
+    source: Layout, target: Entry, copies: int, dirty: str | None, name: str, line: Line | None, room: int, cores: int,
+    clean: bool = False,
+) -> Shape:  # fmt: skip
     """How a buffer of `copies` batch elements is copied from `source` to `target`: in the way that takes least time.
 
-    `computed` says that elementwise work wrote its padding; `room` is the L1 words of a program, `cores` how many there are.
+    `dirty` says who left something in the padding of its columns, None where that is zero; `room` is the L1 words of a
+    program, `cores` how many there are; `clean` asks for padding rows that stay zero, where `keeps_zeros` says so.
 
     Raises CompileError, with what would do, where words of one order do not make words of the other.
     """
     if not isinstance(target, Entry):
         raise CompileError(f"{name} would have to be copied into the order {target.key}: such an operand is an input", line)
-    if target.columns % KBLOCK and computed:
+    if target.columns % KBLOCK and dirty:
         raise CompileError(
-            f"{name} has {target.columns} columns, and elementwise work computed the {KBLOCK}-column blocks' padding, "
+            f"{name} has {target.columns} columns, and {dirty} the {KBLOCK}-column blocks' padding, "
             f"which must be zero in an operand; make the columns a multiple of {KBLOCK}, or let the host do the copy "
             "(relayout='host')",
             line,
@@ -161,8 +167,11 @@ def shape(
     else:
         most = min(most, (room - 1) // 2 // PASS * PASS)
         groups, blocks = math.gcd(source.gm, groups), math.gcd(source.gn // 8, blocks)
+    clean = clean and bool(padding_rows(target))
+    if clean:
+        groups = math.gcd(groups, math.ceil(target.rows / LANES))
     cuts = (
-        Shape(g, b, isinstance(source, Tile), used)
+        Shape(g, b, isinstance(source, Tile), used, clean)
         for g in _divisors(groups) for b in _divisors(blocks) if g * b * ENTRY_WORDS <= most
         for used in range(1, cores + 1)
     )  # fmt: skip
@@ -183,10 +192,21 @@ def _divisors(value: int) -> list[int]:
     return [d for d in range(1, value + 1) if value % d == 0]
 
 
-def covers(source: Layout, target: Entry) -> bool:
-    """Whether a copy writes every block of the target; what it does not write must be zero beforehand."""
+def covers(source: Layout, target: Entry, cut: Shape) -> bool:
+    """Whether a copy writes all of the target; what it does not write must be zero beforehand."""
     columns = target.chunks * target.blocks
-    return _blocks(source, target) == columns
+    return not cut.clean and _blocks(source, target) == columns
+
+
+def padding_rows(target: Entry) -> int:
+    """Rows of an operand's image past its last row."""
+    return target.tiles * target.groups * LANES - target.rows if isinstance(target, Entry) else 0
+
+
+def keeps_zeros(source: Layout, target: Entry, dirty: bool) -> bool:
+    """Whether a `clean` copy leaves zeros in the padding rows: the last row group, if it is not full, is copied with
+    what the source has there. `dirty`: its rows past the last one are not zero."""
+    return not padding_rows(target) or target.rows % LANES == 0 or (isinstance(source, Tile) and not dirty)
 
 
 def _blocks(source: Layout, target: Entry) -> int:

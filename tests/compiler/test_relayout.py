@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kohakutpu import lang as L
-from kohakutpu.compiler import CompileError, Options, compile_kernel, relayout
+from kohakutpu.compiler import CompileError, Options, compile_kernel, padding, relayout
 from kohakutpu.formats import alu, e8m15, mxfp7
 from kohakutpu.host.driver import Driver
 from kohakutpu.host.loader import Loader
@@ -134,6 +134,49 @@ def test_what_relies_on_zeros_shares_nothing():
     copy = artifact.buffer("t4_4x2")
     assert all(image is copy or image.address + image.bytes <= copy.address or copy.address + copy.bytes <= image.address
                for image in artifact.buffers)  # fmt: skip
+
+
+# ---- padding --------------------------------------------------------------------------------------------
+
+
+V, H = dims("V, H")
+
+
+@kernel
+def crossed(x=L.In(M, K), w=L.In(V, K), p=L.In(H, M), z=L.In(N, N), y=L.Out(H, V), s=L.Out(N, N)):
+    """What pads the rows of `h` becomes columns of `u`, and those are K of the last product."""
+    u, h = L.temp(V, M), L.temp(M, K)
+    large = L.temp(N, N)
+    large <<= z * 3.0
+    s <<= large + 1.0
+    h <<= x / (L.row_sum(abs(x)) + 1.0)
+    with units(w.tiles(8), h.tiles(8)) as (i, j):
+        u[i, j] <<= product(w, h, i, j, 8, 8, 1)
+    with units(p.tiles(8), u.tiles(8)) as (i, j):
+        y[i, j] <<= product(p, u, i, j, 8, 8, 1)
+
+
+def crossed_of(rows):
+    return {"x": (rows, 64), "w": (32, 64), "p": (16, rows), "z": (64, 64)}
+
+
+@pytest.mark.parametrize("rows", [8, 12, 36])
+def test_rows_past_the_end_stay_out_of_a_block(rows, monkeypatch):
+    """Of 8 rows that are copied as an operand of 32, the others were whatever lay behind them, and that joined in the
+    scales of the product after next."""
+    same(crossed, "quad", crossed_of(rows), {})
+    monkeypatch.setattr(relayout, "keeps_zeros", lambda *_: False)
+    monkeypatch.setattr(padding, "dirt", lambda *_: padding.Dirt())
+    artifact, operands, machine = made(crossed, "quad", crossed_of(rows), {})
+    operands["z"][:] = 900
+    got = run_model(artifact, machine, operands).run.outputs["y"]
+    assert (got != run_reference(crossed, {}, operands, machine).outputs["y"]).any()
+
+
+def test_a_row_group_that_is_not_full_is_refused(bench):
+    reason = "t1 has 13 columns, and a product with t2_8x1, whose rows past the last are not zero, left something in"
+    with pytest.raises(CompileError, match=reason):
+        compile_kernel(crossed, bench, crossed_of(13))
 
 
 # ---- refusals -------------------------------------------------------------------------------------------
