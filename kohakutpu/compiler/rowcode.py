@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from kohakutpu.isa.vector import ALU_OPS, Mode, Opcode, RedKind
 
@@ -67,8 +68,22 @@ def in_step(streams: Sequence[Sequence[Bundle]]) -> list[Word]:
     return out
 
 
-def assign_registers(words: Sequence[Word], scalars: Iterable[int]) -> list[tuple[Word, dict[str, int]]]:
-    """Each word with all its fields. `scalars` are the S registers that may be used.
+def woven(words: Sequence[Word], others: Sequence[Word]) -> list[Word]:
+    """`words` with one of `others` behind each reduction, where the next reduction waits anyway; the rest at the end."""
+    left = list(others)
+    out: list[Word] = []
+    for word in words:
+        out.append(word)
+        if word.op == Opcode.VRED and left:
+            out.append(left.pop(0))
+    return out + left
+
+
+def assign_registers(
+    words: Sequence[Word], scalars: Iterable[int], pinned: Mapping[Reg, int] = MappingProxyType({})
+) -> list[tuple[Word, dict[str, int]]]:
+    """Each word with all its fields. `scalars` are the S registers that may be used, `pinned` has the registers of
+    values that outlive these words.
 
     Registers are taken up again in turn, the longest free first. Raises NoRegister.
     """
@@ -76,8 +91,13 @@ def assign_registers(words: Sequence[Word], scalars: Iterable[int]) -> list[tupl
     for position, word in enumerate(words):
         for _, reg in (*word.uses, *word.makes):
             last[reg] = position
-    free = {"V": list(range(REGISTERS)), "S": list(scalars)}
-    held: dict[Reg, int] = {}
+    last |= dict.fromkeys(pinned, len(words))
+    taken = {(reg.bank, number) for reg, number in pinned.items()}
+    free = {
+        bank: [number for number in numbers if (bank, number) not in taken]
+        for bank, numbers in (("V", range(REGISTERS)), ("S", scalars))
+    }
+    held: dict[Reg, int] = dict(pinned)
     out = []
     for position, word in enumerate(words):
         fields = dict(word.fields)

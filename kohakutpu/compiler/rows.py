@@ -12,115 +12,22 @@ from dataclasses import dataclass
 
 from kohakutpu.isa import vector as isa
 from kohakutpu.isa.vector import Mode, Opcode
-from kohakutpu.lang.trace import BufferLeaf
 
+from . import rowstream
 from .artifact import BufferImage
 from .core import CoreState, CoreWriter, Image
 from .elementwise import FILL_CYCLES
 from .expressions import K_REGISTERS, REGISTERS, Constants
-from .layouts import HALVES, WORD, Tile
+from .layouts import WORD
 from .programs import CHUNK, FLIT_CYCLES, RUN_CYCLES
-from .refusals import UNROLLED, CompileError
+from .refusals import CompileError
 from .rowcode import NoRegister, assign_registers, emit, estimated_cycles
-from .rowwords import AD_QUAD, AD_SAME, AD_WINDOW, HIGH, LEAST, ODD, QUAD, RESULT, TAIL, RowWords, Storage
-from .stages import Key, RowStage
+from .rowplan import RowPlan, RowSpan, address_of, plan
+from .rowwords import AD_QUAD, AD_SAME, AD_WINDOW, HIGH, LEAST, ODD, QUAD, RESULT, RowWords, Storage, prologue
+from .stages import Key
 
 MOST_IN_STEP = 8
 CANDIDATES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
-
-
-@dataclass(frozen=True)
-class RowSpan:
-    """One instance: a batch element's rows from `first` on."""
-
-    copy: int
-    first: int
-    rows: int
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """A filled operand: its node and buffer, words of a row, whether one row serves all, and its layout if it is
-    tiles."""
-
-    node: int
-    name: str
-    words: int
-    repeated: bool
-    tile: Tile | None = None
-
-    @property
-    def quad(self) -> int:
-        """Words of four rows of a leaf that is tiles."""
-        return self.tile.grid[1] * self.tile.gn
-
-
-@dataclass
-class RowPlan:
-    """A statement over rows before anything has an address."""
-
-    stage: RowStage
-    leaves: list[Leaf]
-    result_words: int  # of a row
-    spans: dict[Key, RowSpan]
-    grid: Key
-
-    @property
-    def tiled(self) -> bool:
-        return any(leaf.tile for leaf in self.leaves)
-
-    @property
-    def first_descriptor(self) -> int:
-        """Of the operands; those before are windows on L1."""
-        return AD_QUAD + self.tiled
-
-    @property
-    def descriptors(self) -> int:
-        return self.first_descriptor + len(self.leaves) + 1
-
-    @property
-    def words(self) -> int:
-        """Words written to memory."""
-        return self.result_words * sum(span.rows for span in self.spans.values())
-
-
-def plan(stage: RowStage, images: Mapping[str, BufferImage]) -> RowPlan:
-    """Cut a statement into instances of whole rows. Images need no address yet."""
-    source = stage.statement.source
-    columns = stage.shape[-1]
-    rows = math.prod(stage.shape[:-1])
-    leaves = []
-    for node, leaf in enumerate(stage.expression.nodes):
-        if not isinstance(leaf, BufferLeaf):
-            continue
-        own = stage.shapes[leaf.buffer]
-        repeated = math.prod(own[:-1]) == 1
-        if not repeated and own[:-1] != stage.shape[:-1]:
-            raise CompileError(
-                f"{leaf.buffer} {list(own)} repeats every {math.prod(own[:-1])} rows of {list(stage.shape)}; an "
-                "operand of a row statement has all of the rows, or one that serves them all",
-                source,
-            )
-        layout = images[leaf.buffer].layout
-        tile = layout if isinstance(layout, Tile) else None
-        leaves.append(Leaf(node, leaf.buffer, math.ceil(own[-1] / HALVES), repeated and rows > 1 and not tile, tile))
-    copies = images[stage.target].copies
-    per = max(1, stage.part // columns)
-    parts = math.ceil(rows / per)
-    per = math.ceil(rows / parts)
-    tiles = [QUAD * leaf.tile.gm for leaf in leaves if leaf.tile]
-    per = math.ceil(per / math.lcm(*tiles)) * math.lcm(*tiles)  # whole rows of tiles
-    parts = math.ceil(rows / per)
-    if copies * parts > UNROLLED:
-        raise CompileError(f"{copies * parts} instances of {per} rows, above {UNROLLED}; use a larger part", source)
-    spans = {}
-    for copy in range(copies):
-        for part in range(parts):
-            key = ((copy,) if copies > 1 else ()) + (part,)
-            spans[key] = RowSpan(copy, part * per, min(per, rows - part * per))
-    grid = ((copies,) if copies > 1 else ()) + (parts,)
-    words = math.ceil(stage.shapes[stage.target][-1] / HALVES)
-    return RowPlan(stage, leaves, words, spans, grid)
 
 
 @dataclass(frozen=True)
@@ -141,11 +48,12 @@ def lower(plan: RowPlan, nodes: Mapping[Key, int], images: Mapping[str, BufferIm
     program = _choose(plan, nodes, known, arrays, room)
     out = {}
     for key, span in sorted(plan.spans.items()):
-        out[key] = _instance(plan, span, images, states[nodes[key]], program)
+        made = rowstream.instance if isinstance(program, rowstream.Streamed) else _instance
+        out[key] = made(plan, span, images, states[nodes[key]], program)
     return out
 
 
-def _choose(plan: RowPlan, nodes: Mapping[Key, int], known, arrays: bool, room: int) -> _Program:
+def _choose(plan: RowPlan, nodes: Mapping[Key, int], known, arrays: bool, room: int) -> _Program | rowstream.Streamed:
     """The rows of a run with the least estimated time, dispatch and work together."""
     stage = plan.stage
     source = stage.statement.source
@@ -155,13 +63,6 @@ def _choose(plan: RowPlan, nodes: Mapping[Key, int], known, arrays: bool, room: 
             "over a temp",
             source,
         )
-    for name, words in [(leaf.name, leaf.words) for leaf in plan.leaves] + [(stage.target, plan.result_words)]:
-        if words > isa.WALK_LIMIT:
-            raise CompileError(
-                f"a row of {name} is {words} words and a fill or drain walks {isa.WALK_LIMIT}: rows have at most "
-                f"{isa.WALK_LIMIT * HALVES} elements",
-                source,
-            )
     most = max(span.rows for span in plan.spans.values())
     busiest = max(sum(nodes[key] == node for key in plan.spans) for node in set(nodes.values()))
     cores = len(set(nodes.values()))
@@ -173,10 +74,10 @@ def _choose(plan: RowPlan, nodes: Mapping[Key, int], known, arrays: bool, room: 
     else:
         candidates = sorted({*(n for n in CANDIDATES if n < most), most})
     for rows in candidates:
-        moved = [leaf for leaf in plan.leaves if not leaf.repeated]
-        walks = [leaf.quad * rows // QUAD if leaf.tile else leaf.words * rows for leaf in moved]
-        if max([plan.result_words * rows, *walks]) > isa.WALK_LIMIT:
-            refused = refused or f"is walked in {max(walks)} words at a time, above {isa.WALK_LIMIT}"
+        walks = [leaf.quad * rows // QUAD if leaf.tile else leaf.words * (1 if leaf.repeated else rows) for leaf in plan.leaves]
+        longest = max([plan.result_words * rows, *walks])
+        if longest > isa.WALK_LIMIT:
+            refused = refused or f"is walked in {longest} words at a time, above {isa.WALK_LIMIT}"
             break
         program = _program(plan, rows, known, arrays, room)
         if isinstance(program, str):
@@ -186,6 +87,12 @@ def _choose(plan: RowPlan, nodes: Mapping[Key, int], known, arrays: bool, room: 
         flits = cores * (len(program.words) + 2 * len(plan.leaves) + 4) + sum(runs) * (len(plan.leaves) + 2)
         cycles = FLIT_CYCLES * flits + busiest * max(runs) * (RUN_CYCLES + FILL_CYCLES + program.cycles)
         choices.append((cycles, program))
+    if not choices and not plan.tiled:
+        rows = max(sum(span.rows for key, span in plan.spans.items() if nodes[key] == node) for node in set(nodes.values()))
+        made = rowstream.choose(plan, known, arrays, room, rows, cores)
+        if isinstance(made, rowstream.Streamed):
+            return made
+        refused = made
     if not choices:
         raise CompileError(f"one row of {list(stage.shape)} {refused}", source)
     return min(choices, key=lambda choice: choice[0])[1]
@@ -221,13 +128,9 @@ def _program(plan: RowPlan, rows: int, known, arrays: bool, room: int) -> _Progr
     storage, footprint = _storage(plan, rows)
     if footprint > room:
         return f"takes {footprint} words of L1, operands and result, above {room}; split the statement over a temp"
-    repeated = frozenset(leaf.node for leaf in plan.leaves if leaf.repeated)
     constants = Constants(source, known, {}, {}, arrays)
-    code = RowWords(stage.expression, stage.shape[-1], storage.singles, repeated, constants, source)
-    tail = code.pieces[-1]
-    lengths = {code.pieces[0].length: 0}
-    if tail.length not in lengths:
-        lengths[tail.length] = constants.scalar(tail.length)
+    code = RowWords(stage.expression, stage.shape[-1], storage.singles, plan.repeated_leaves, constants, source)
+    lengths = code.lengths()
     most = min(MOST_IN_STEP, rows if len(code.pieces) == 1 else len(code.pieces))
     widths = [QUAD] if storage.quads else range(most, 0, -1)
     for width in widths:
@@ -243,17 +146,9 @@ def _program(plan: RowPlan, rows: int, known, arrays: bool, room: int) -> _Progr
     if storage.quads:
         lanes = [constants.scalar(count) for count in (4, 8, 12)]
     image = Image()
-    image.set_scalar(0, code.pieces[0].length)
-    constants.load(image)
-    image.put(Opcode.VSETMODE, mode=Mode.FLAT)
+    prologue(image, code, lengths)
     if storage.quads:
         _group_predicates(image, lanes, footprint - 1)
-    if tail.ragged:
-        image.put(Opcode.VSETVL, va=lengths[tail.length])
-        image.put(Opcode.VCMPEQ, sa=isa.Source.K, sb=isa.Source.K, pr=TAIL)
-        image.set_scalar(1, tail.elements)
-        image.put(Opcode.VSETVL, va=1)
-        image.put(Opcode.VCMPLT, sa=isa.Source.K, sb=isa.Source.K, pr=TAIL)
     for place, leaf in enumerate(plan.leaves):
         if leaf.repeated:
             image.put(Opcode.VFILL, ad=plan.first_descriptor + place, l1=storage.first[leaf.node])
@@ -311,7 +206,7 @@ def _instance(plan: RowPlan, span: RowSpan, images, state: CoreState, program: _
     for turn in range(0, span.rows, program.rows):
         rows = min(program.rows, span.rows - turn)
         for place, leaf in enumerate(plan.leaves):
-            at = _address(images[leaf.name], span.copy)
+            at = address_of(images[leaf.name], span.copy)
             ad = plan.first_descriptor + place
             if leaf.tile:
                 i, group = divmod((span.first + turn) // QUAD, leaf.tile.gm)
@@ -325,12 +220,8 @@ def _instance(plan: RowPlan, span: RowSpan, images, state: CoreState, program: _
             core.base(ad, at if leaf.repeated else at + (span.first + turn) * leaf.words * WORD)
         core.line(ad_drain, WORD, plan.result_words * rows)
         first = (span.first + turn) * plan.result_words * WORD
-        core.base(ad_drain, _address(images[stage.target], span.copy) + first)
+        core.base(ad_drain, address_of(images[stage.target], span.copy) + first)
         core.run(0 if turn == 0 and (fresh or once) else program.again)
     for ad in range(plan.first_descriptor, ad_drain):
         core.restore(ad)
     return core.payloads
-
-
-def _address(image: BufferImage, copy: int) -> int:
-    return image.address + (copy * image.stride if image.copies > 1 else 0)

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-from kohakutpu.isa.vector import COMPARES, OPERANDS, DType, Mask, Opcode, RedKind, Source
+from kohakutpu.isa.vector import COMPARES, OPERANDS, DType, Mask, Mode, Opcode, RedKind, Source
 from kohakutpu.lang.source import Source as Line
 from kohakutpu.lang.trace import BufferLeaf, Constant, ElementOp, Expression, Op, Reduce, RowOp
 
+from .core import Image
 from .expressions import K_REGISTERS, Constants, folded, steps
 from .refusals import CompileError
-from .rowcode import Bundle, Reg, Word, in_step
+from .rowcode import Bundle, Reg, Word, in_step, woven
 
 PIECE = 128  # elements of a register
 TAIL = 3  # the predicate that is true past the end of a row
@@ -138,7 +139,7 @@ class RowWords:
             common: dict = {}
             lanes = []
             for row in range(first, min(first + width, count)):
-                stream = _Stream(self, storage, row, piece, {}, reduced, common)
+                stream = Stream(self, storage, row, piece, {}, reduced, common)
                 for position in range(len(self.nodes)):
                     stream.node(position)
                 stream.store()
@@ -149,14 +150,14 @@ class RowWords:
     def _wide(self, storage: Storage, rows: range, width: int) -> list[Word]:
         """Rows in pieces, `width` pieces of each in step."""
         whole = self.pieces[0]
-        numbers = [_Stream(self, storage, row, whole, {}) for row in rows]  # what each row is one number of
+        numbers = [Stream(self, storage, row, whole, {}) for row in rows]  # what each row is one number of
         out: list[Word] = []
 
-        def flush() -> None:
-            nonlocal out
-            out += in_step([stream.words for stream in numbers])
+        def taken() -> list[Word]:
+            words = in_step([stream.words for stream in numbers])
             for stream in numbers:
                 stream.words = []
+            return words
 
         for stream in numbers:
             stream.numbers(0)
@@ -167,24 +168,25 @@ class RowWords:
             if not wanted and not (final and self.along[last]):
                 continue
             roots = [operand for position in wanted for operand in self.nodes[position].operands]
-            needed = self._closure([*roots, *([last] if final and self.along[last] else [])])
+            needed = self.closure([*roots, *([last] if final and self.along[last] else [])])
             gathered: list[dict[int, Place]] = [{} for _ in rows]
             full = [piece for piece in self.pieces if piece.elements == PIECE]
             groups = [full[first : first + width] for first in range(0, len(full), width)]
             groups += [[piece] for piece in self.pieces if piece.elements < PIECE]
+            out += taken()
             for group in groups:
-                flush()
                 common: dict | None = {} if len(rows) > 1 else None
                 streams = []
                 for piece in group:
                     for number in numbers:
-                        stream = _Stream(self, storage, number.row, piece, dict(number.where), set(wanted), common)
+                        stream = Stream(self, storage, number.row, piece, dict(number.where), set(wanted), common)
                         for position in sorted({*needed, *wanted}):
                             stream.node(position)
                         if final and self.along[last]:
                             stream.store()
                         streams.append(stream)
-                out += in_step([stream.words for stream in streams])
+                # The results of one group are combined while the next one is reduced.
+                out += woven(in_step([stream.words for stream in streams]), taken())
                 for position in wanted:
                     for place, stream in enumerate(streams):
                         row = place % len(rows)
@@ -192,16 +194,16 @@ class RowWords:
             for stream, found in zip(numbers, gathered, strict=True):
                 stream.hold(found)
                 stream.numbers(level + 1)
-        flush()
+        out += taken()
         if not self.along[last]:
             for piece in self.pieces[: 1 if storage.single(RESULT) else None]:
-                streams = [_Stream(self, storage, number.row, piece, dict(number.where)) for number in numbers]
+                streams = [Stream(self, storage, number.row, piece, dict(number.where)) for number in numbers]
                 for stream in streams:
                     stream.store()
                 out += in_step([stream.words for stream in streams])
         return out
 
-    def _closure(self, roots: list[int]) -> set[int]:
+    def closure(self, roots: list[int]) -> set[int]:
         """The nodes that differ within a row and are needed for `roots`, and leaves of one number a row beside them."""
         found: set[int] = set()
         todo = list(roots)
@@ -214,6 +216,13 @@ class RowWords:
                 todo += getattr(self.nodes[position], "operands", ())
             elif isinstance(self.nodes[position], BufferLeaf):
                 found.add(position)
+        return found
+
+    def lengths(self) -> dict[int, int]:
+        """The scalar register of each VL."""
+        found = {self.pieces[0].length: 0}
+        if self.pieces[-1].length not in found:
+            found[self.pieces[-1].length] = self.constants.scalar(self.pieces[-1].length)
         return found
 
     # ---- reductions that take an operation in ----
@@ -238,7 +247,22 @@ class RowWords:
         return RedKind.DOT if node.op is ElementOp.MUL and alone else None
 
 
-class _Stream:
+def prologue(image: Image, code: RowWords, lengths: Mapping[int, int]) -> None:
+    """Length, constants and mode, then the predicate of what lies past the end of a row; leaves VL at 1 or the first
+    piece's."""
+    image.set_scalar(0, code.pieces[0].length)
+    code.constants.load(image)
+    image.put(Opcode.VSETMODE, mode=Mode.FLAT)
+    tail = code.pieces[-1]
+    if tail.ragged:
+        image.put(Opcode.VSETVL, va=lengths[tail.length])
+        image.put(Opcode.VCMPEQ, sa=Source.K, sb=Source.K, pr=TAIL)
+        image.set_scalar(1, tail.elements)
+        image.put(Opcode.VSETVL, va=1)
+        image.put(Opcode.VCMPLT, sa=Source.K, sb=Source.K, pr=TAIL)
+
+
+class Stream:
     """Words of one row or piece in the making; `where` has the place of every value so far, `reduced` the reductions
     that it is to make."""
 
@@ -269,6 +293,9 @@ class _Stream:
                     if not isinstance(self.rows.nodes[operand], Reduce):
                         self.node(operand)
                 self.node(position)
+        last = len(self.rows.nodes) - 1
+        if level == 0 and isinstance(self.rows.nodes[last], BufferLeaf) and not self.rows.along[last]:
+            self.node(last)
 
     def hold(self, gathered: dict[int, Place]) -> None:
         """Keep the results of reductions, in scalar registers."""
@@ -358,7 +385,7 @@ class _Stream:
         constant = self.rows.constant.get(position)
         return self.where[position] if constant is None else self.rows.constants.at(constant)
 
-    def _fields(self, opcode: Opcode, operands: list[Place]) -> tuple[dict[str, int], list[tuple[str, Reg]]]:
+    def fields(self, opcode: Opcode, operands: list[Place]) -> tuple[dict[str, int], list[tuple[str, Reg]]]:
         fields, uses = {}, []
         for letter, place in zip(OPERANDS[opcode], operands, strict=True):
             if isinstance(place, Reg):
@@ -372,7 +399,7 @@ class _Stream:
         reg = made or Reg("V")
         bundle = []
         for opcode, places, mask in steps(node):
-            fields, uses = self._fields(opcode, [self._place(node.operands[place]) for place in places])
+            fields, uses = self.fields(opcode, [self._place(node.operands[place]) for place in places])
             compares = opcode in COMPARES
             bundle.append(
                 self.word(opcode, uses, [] if compares else [("vd", reg)], **fields, **({"pm": mask} if mask else {}))
@@ -423,7 +450,7 @@ class _Stream:
                 self.put(Opcode.VBCAST, [("va", scalar)], [("vd", gathered[position])], sa=Source.S)
             return
         opcode, _ = COMBINE[node.op]
-        fields, uses = self._fields(opcode, [gathered[position], scalar])
+        fields, uses = self.fields(opcode, [gathered[position], scalar])
         reg = Reg("V")
         self.put(opcode, uses, [("vd", reg)], **fields)
         gathered[position] = reg

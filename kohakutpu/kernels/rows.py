@@ -1,6 +1,6 @@
-"""Kernels over rows (the last axis): reductions, softmax, norms. Rows of any width that a core's L1 holds.
+"""Kernels over rows (the last axis): reductions, softmax, norms. Rows of any width.
 
-Nothing of a row is written to memory between its reductions.
+Nothing of a row is written to memory between its reductions; one that a core's L1 does not hold is read once for each.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kohakutpu import lang as L
 from kohakutpu.compiler import CompileError, Options, compile_kernel
 from kohakutpu.host.simulate import run_reference
+from kohakutpu.isa import vector
 from kohakutpu.kernels import rows
 from kohakutpu.lang import KernelError, dims, kernel
 from kohakutpu.machine import load
@@ -34,6 +35,15 @@ def shapes_of(made, x):
 def test_library(made, machine):
     for shape in SHAPES[:1] if machine == "ship_3x2" else SHAPES:
         equal_bytes(made, shapes_of(made, shape), machine, {"part": 1024})
+
+
+@pytest.mark.parametrize("machine", ["mm_mesh", "quad", "ship_3x2"])
+@pytest.mark.parametrize("made", KERNELS, ids=lambda k: k.name)
+def test_rows_that_do_not_fit_l1(made, machine):
+    """More than 320 words of a row: in segments, a pass for each reduction that waits for another."""
+    artifact, _ = equal_bytes(made, shapes_of(made, (1, 5200) if machine == "ship_3x2" else (2, 5141)), machine, specials=2e-4)
+    runs = [f for r in artifact.rounds for f in r.flits if vector.decode(f.payload).op == vector.Envelope.RUN]
+    assert len(runs) > len(artifact.stages[0].nodes)
 
 
 @pytest.mark.parametrize("made", KERNELS, ids=lambda k: k.name)
@@ -115,7 +125,8 @@ def check_any(value, rows_, columns, lead, machine, part, constants):
     return True
 
 
-def examples(count):
+def examples(count, wide=1):
+    """`wide`: every so many-th example has a row that does not fit L1."""
     ran = []
 
     @settings(max_examples=count, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -123,6 +134,8 @@ def examples(count):
            st.lists(st.integers(1, 3), max_size=2), st.sampled_from(["mm_mesh", "quad"]), st.sampled_from([16, 700, 8192]),
            st.sampled_from(["registers", "arrays"]))  # fmt: skip
     def check(value, rows_, columns, lead, machine, part, constants):
+        if len(ran) % wide == 0:
+            rows_, columns, lead = 1 + rows_ % 2, 2048 + 8 * columns + rows_, ()
         if rows_ * columns * int(np.prod(lead)) > 20_000:
             rows_, lead = 1 + rows_ % 3, lead[:1]
         ran.append(check_any(value, rows_, columns, tuple(lead), machine, part, constants))
@@ -132,12 +145,12 @@ def examples(count):
 
 
 def test_any_statement_over_rows():
-    examples(15)
+    examples(15, 5)
 
 
 @pytest.mark.slow
 def test_many_statements_over_rows():
-    examples(300)
+    examples(300, 4)
 
 
 # ---- refusals -----------------------------------------------------------------------------------------
@@ -153,13 +166,17 @@ def refused(value, shapes, message, options=Options(), **knobs):  # noqa: B008
     assert "^^^" in str(caught.value)
 
 
+def _power(v, times):
+    for _ in range(times):
+        v = L.exp2(v)
+    return v
+
+
 def test_refusals(monkeypatch):
     small = {"x": (4, 32), "w": (32,)}
-    refused(lambda x, w: x - L.row_max(x) + w, {"x": (1, 5000), "w": (5000,)}, "a row of x is 313 words and a fill or drain walks 256")
-    refused(lambda x, w: x - L.row_max(x) + w, {"x": (1, 4000), "w": (4000,)}, r"one row of \[1, 4000\] takes 500 words of L1, operands and")
     refused(lambda x, w: x - L.row_max(L.row_sum(x)) + w, small, "row_max of a value that is one number a row")
     refused(lambda x, w: x + w, small, "lowering='published' has no row reductions", Options("published"))
-    monkeypatch.setattr("kohakutpu.compiler.rows.UNROLLED", 40)
+    monkeypatch.setattr("kohakutpu.compiler.rowplan.UNROLLED", 40)
     refused(lambda x, w: x + w, {"x": (41, 2), "w": (2,)}, "41 instances of 1 rows, above 40", part=1)
 
     def many(x, w):
@@ -172,6 +189,30 @@ def test_refusals(monkeypatch):
         return total
 
     refused(many, small, "keeps more values than 16 vector and|constants in one statement|words of image")
+
+    def deep(x, w):
+        kept = [x]
+        for _ in range(20):
+            kept.append(L.exp2(kept[-1]))
+        for value in reversed(kept):
+            w = w * value
+        return w + L.row_sum(w)
+
+    refused(deep, {"x": (1, 9000), "w": (9000,)}, r"one row of \[1, 9000\] keeps more values than 16 vector and")
+    refused(lambda x, w: x + L.row_sum(_power(x, 600)) * w, {"x": (1, 9000), "w": (9000,)}, r"one row of \[1, 9000\] takes \d+ words of image of 512")
+
+
+def test_numbers_of_a_row_alone():
+    """A copy of one number a row, an expression of nothing else, and a result that every element of a wide row shares."""
+    def body(x=L.In(M, N), v=L.In(M, 1), s=L.In(1), a=L.Out(M, N), b=L.Out(M, N), c=L.Out(M, N), d=L.Out(M, 1), e=L.Out(M, N)):
+        a <<= v
+        b <<= L.exp2(v * s) - 0.5
+        c <<= L.row_max(x) * s
+        d <<= L.row_sum(x * v) + L.row_max(x + s)
+        e <<= x * v + s
+
+    for columns in (40, 300, 5200):
+        equal_bytes(kernel(body), {"x": (3, columns), "v": (3, 1), "s": (1,)}, "quad", specials=0.01)
 
 
 def test_an_operand_that_repeats_every_few_rows_is_refused():

@@ -18,6 +18,7 @@ from running import operands_of  # noqa: E402
 
 CASES = [
     (rows.softmax, {"x": (6, 77)}), (rows.softmax, {"x": (2, 300)}), (rows.row_max, {"x": (3, 2, 20)}),
+    (rows.softmax, {"x": (1, 5141)}), (rows.layernorm, {"x": (1, 2700), "w": (2700,), "b": (2700,)}),
     (rows.rmsnorm, {"x": (8, 64), "w": (64,)}), (rows.layernorm, {"x": (5, 40), "w": (40,), "b": (40,)}),
     (rows.group_norm, {"x": (2, 3, 48), "w": (3, 48), "b": (3, 48)}),
     (elementwise.gelu, {"x": (33, 50)}), (elementwise.where, {"c": (9, 70), "a": (9, 70), "b": (9, 70)}),
