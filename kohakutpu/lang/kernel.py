@@ -202,11 +202,13 @@ class Kernel:
         return full
 
     def trace(self, **knobs) -> Trace:
-        """The trace at a setting of the knobs; each setting is traced once.
+        """The trace at a setting of the knobs; each setting of numbers and names is traced once.
 
         Raises KernelError with the offending line.
         """
         full = self.settings(knobs)
+        if not all(_tells_all(value) for value in full.values()):
+            return self._record(full)
         key = tuple(sorted((name, repr(value)) for name, value in full.items()))
         if key not in self._traces:
             self._traces[key] = self._record(full)
@@ -294,6 +296,13 @@ class Kernel:
             if shape != port.logical_shape(extents):
                 raise KernelError(f"{self.name}: {port.name} has shape {shape}, expected {port.logical_shape(extents)}")
         return extents
+
+
+def _tells_all(value: object) -> bool:
+    """Whether equal `repr`s mean equal values: not of an array, cut short in the middle, nor of what can change."""
+    if isinstance(value, tuple):
+        return all(map(_tells_all, value))
+    return value is None or isinstance(value, (bool, int, float, str, np.number))
 
 
 def _shape(kernel_name: str, name: str, given: Sequence[SupportsIndex]) -> tuple[int, ...]:

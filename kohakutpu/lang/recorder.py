@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from .extents import Axis, Expr, Index, Name, names_in
 from .source import KernelError, Source, here
 from .trace import ELEMENTS, READ_ONLY, Buffer, BufferLeaf, Expression, Loop, Slice, SliceLeaf, Units
 
+LETTERS = "ijklmnopqrstuvwxyz"  # of indices, by depth
 _ACTIVE: list[Recorder] = []
 
 
@@ -52,7 +54,7 @@ class Recorder:
         """A name not used before in this trace."""
         self.fresh_count += 1
         name = f"{stem}{self.fresh_count}"
-        return self.fresh(stem) if name in self.buffers or name in self._dims else name
+        return self.fresh(stem) if name in self.buffers or name in self._dims or name in self._open_names else name
 
     def next_id(self) -> int:
         self._statements += 1
@@ -130,7 +132,7 @@ class Recorder:
     # ---- tilings and loops ----
 
     def open_loop(self, axis: Axis, name: str | None, source: Source) -> Iterator[Index]:
-        index = Index(name or self.fresh(self._letter()), axis)
+        index = Index(self.fresh(self._letter()) if name is None else name, axis)
         self._push(index, source)
         body: list = []
         self._bodies.append(body)
@@ -174,12 +176,20 @@ class Recorder:
             body = (Loop(index, index.axis.count, body, source),)
         self.emit(*body)
 
+    @property
+    def _open_names(self) -> set[str]:
+        return {index.name for index in self._open}
+
     def _letter(self) -> str:
-        free = [letter for letter in "ijklmnopqrstuvwxyz" if letter not in self._dims]
-        return free[len(self._open)]
+        """A name for an index: i, j, .. by depth, then i2, j2, ..; one that no dim and no open index has."""
+        every = (f"{letter}{turn or ''}" for turn in itertools.chain((0,), itertools.count(2)) for letter in LETTERS)
+        free = (name for name in every if name not in self._dims)
+        return next(name for name in itertools.islice(free, len(self._open), None) if name not in self._open_names)
 
     def _push(self, index: Index, source: Source) -> None:
-        if any(index.name == known.name for known in self._open):
+        if not isinstance(index.name, str) or not index.name.isidentifier():
+            raise KernelError(f"an index is named by an identifier, not {index.name!r}", source)
+        if index.name in self._open_names:
             raise KernelError(f"the index {index.name} is open already", source)
         if index.name in self._dims:
             raise KernelError(f"the index {index.name} has the name of a dim", source)

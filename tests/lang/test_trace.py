@@ -329,3 +329,56 @@ def test_an_index_name_is_open_once():
 def test_kernel_syntax_outside_a_kernel():
     with pytest.raises(KernelError, match="outside a kernel"):
         L.temp(M)
+
+
+# ---- names of indices, and traces that are kept -------------------------------------------------------------
+
+
+def test_many_loops_inside_each_other():
+    """More than there are letters; and a name that is taken is not chosen again."""
+
+    def nested(depth, r, y):
+        if not depth:
+            y <<= r
+        for _ in loop(1) if depth else ():
+            nested(depth - 1, r, y)
+
+    def body(x, w, r, b, y, z, gm, gn, nk):
+        nested(40, r, y)
+        for _ in loop(2, name="j"):
+            with units(x.tiles(gm), w.tiles(gn)) as (i, j):
+                z[i, j] <<= tile(x, w, i, j, gm, gn, nk)
+
+    deep, named = traced(body).body
+    names = []
+    while isinstance(deep, Loop):
+        names.append(deep.index.name)
+        (deep,) = deep.body
+    assert len(names) == len(set(names)) == 40 and not {"M", "K", "N"} & set(names)
+    assert [index.name for index in named.body[0].indices] == ["k", "l"]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "1", 5])
+def test_an_index_is_named_by_an_identifier(name):
+    def body(x, w, r, b, y, z, gm, gn, nk):
+        for _ in loop(2, name=name):
+            y <<= r
+
+    with pytest.raises(KernelError, match="an index is named by an identifier, not ") as caught:
+        traced(body)
+    assert "loop(2, name=name)" in str(caught.value)
+
+
+def test_a_knob_that_prints_alike_is_not_another_knobs_trace():
+    """`repr` of a long array leaves its middle out, and what a list holds may change."""
+
+    def made(x=L.In(M, N), y=L.Out(M, N), *, numbers=None):
+        y <<= x + L.table(numbers)
+
+    made = kernel(made)
+    zeros, marked = np.zeros(2000), np.zeros(2000)
+    marked[1000] = 1
+    assert repr(zeros) == repr(marked)
+    found = [made.trace(numbers=array).buffers["table1"].contents((2000,)) for array in (zeros, marked, (zeros,), (marked,))]
+    assert [int(np.count_nonzero(contents)) for contents in found] == [0, 1, 0, 1]
+    assert made.trace(numbers=(1, 2.0)) is made.trace(numbers=(1, 2.0)) is not made.trace(numbers=(1, 2))

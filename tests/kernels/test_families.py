@@ -1,0 +1,130 @@
+"""Every kernel of the library, any shape, knobs and options: byte-equal, or refused by name when compiled."""
+
+import dataclasses
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kohakutpu import kernels
+from kohakutpu.compiler import CONSTANTS, LOWERINGS, RELAYOUTS, Options, compile_kernel, settle
+from kohakutpu.host.simulate import run_model, run_reference
+from kohakutpu.kernels import elementwise
+from kohakutpu.lang import Extents, Kernel, KernelError
+from kohakutpu.lang.extents import Expr, names_in
+from kohakutpu.lang.kernel import RESERVED
+from kohakutpu.machine import load
+
+sys.path.insert(0, str(Path(__file__).parent))
+from running import operands_of  # noqa: E402
+
+VECTOR = {made.name: made for made in vars(elementwise).values() if isinstance(made, Kernel)}
+FAMILIES = {name: getattr(kernels, name) for name in kernels.__all__} | VECTOR
+MACHINES = ["mm_mesh", "quad", "ship_3x2", "2x1_6+0", "uneven", "1x1_2+2"]
+LONGEST = 20_000  # steps of the model, far beyond the longest example; one that waits for ever ends there
+
+lengths = st.one_of(st.integers(1, 9), st.integers(1, 72), st.sampled_from([32, 64, 128]))
+groups = st.one_of(st.integers(1, 5), st.sampled_from([8, 16, "auto"]), st.sampled_from([0, -1, 2.5, 300, True]))
+numbers = st.sampled_from([1.0, -0.3, 0, 2, 1e-3, 70000.0, 1e-40, float("inf"), float("nan")])
+KNOBS = {
+    "gm": st.one_of(groups, st.integers(1, 5)), "gn": st.one_of(groups, st.integers(1, 5)), "nk": st.one_of(groups, st.integers(1, 3)),
+    "fuse": st.booleans(), "part": st.sampled_from([1, 16, 100, 640, 1024, 8192, 8192, 0]),
+    "act": st.sampled_from(["relu", "silu", "gelu", None, "tanh"]), "s": numbers, "eps": numbers, "scale": st.one_of(st.none(), numbers),
+    "causal": st.booleans(), "period": st.one_of(st.none(), st.integers(0, 20)), "keys": st.one_of(st.none(), st.integers(-1, 80)),
+    "block": st.sampled_from([32, 64, 64, 96, 40]),
+}  # fmt: skip
+ALWAYS = {"block", "causal"}  # what an example always says; each of the others in about half of them
+
+
+@st.composite
+def options_for(draw, kernel, lowerings=(*LOWERINGS, "default", "default")):
+    """Options for a kernel, most of them legal."""
+    names = [*kernel.ports, "none"]
+    preq = draw(st.lists(st.sampled_from(names[:2] + names), max_size=2, unique=True)) if draw(st.booleans()) else ()
+    placed = draw(st.lists(st.sampled_from(names), max_size=2, unique=True)) if draw(st.integers(0, 3)) == 3 else ()
+    steps = st.one_of(st.integers(0, 40).map(lambda n: n * 4096), st.integers(0, 4000).map(lambda n: n * 32), st.integers(0, 9))
+    drawn = {
+        "lowering": "default" if preq else draw(st.sampled_from(lowerings)), "constants": draw(st.sampled_from(CONSTANTS)),
+        "relayout": draw(st.sampled_from(RELAYOUTS)), "preq": tuple(preq),
+        "addresses": {name: draw(steps) for name in placed}, "allow_overlap": False,
+    }  # fmt: skip
+    assert drawn.keys() == {field.name for field in dataclasses.fields(Options)}, "an option that no example varies"
+    return Options(**drawn)
+
+
+@st.composite
+def calls(draw, kernel):
+    """(machine, shapes, knobs, options) for a kernel."""
+    knobs = {}
+    for name in kernel.knobs.keys() | RESERVED:
+        if name != "width" and (name in ALWAYS or name in ("gm", "gn", "nk") or draw(st.booleans())):
+            knobs[name] = draw(KNOBS[name])
+    dims = {name: draw(lengths) for name in sorted({n for port in kernel.inputs for e in port.shape for n in _names(e)})}
+    lead = tuple(draw(st.lists(st.integers(1, 3), max_size=2 if kernel.name in VECTOR else 1)))
+    if any(port.whole for port in kernel.inputs):
+        lead = (*lead, draw(lengths), draw(lengths))[draw(st.integers(0, 2)):]
+    if "width" in kernel.knobs:
+        height, width = draw(st.integers(1, 6)), draw(st.integers(1, 6)) + 2
+        dims |= {"P": (height + 2) * width, "C": draw(st.sampled_from([31, 32, 64])), "N": draw(st.integers(1, 24))}
+        knobs["width"] = draw(st.sampled_from([width, width, width, 2, 3, 40]))
+    if "keys" in kernel.knobs and draw(st.booleans()):
+        dims["K"] = 32 * draw(st.integers(1, 4))  # most other numbers of keys are refused
+    extents = Extents(dims, lead)
+    shapes = {port.name: port.logical_shape(extents) for port in kernel.inputs}
+    return load(draw(st.sampled_from(MACHINES))), shapes, knobs, draw(options_for(kernel))
+
+
+def _names(extent):
+    return names_in(extent) if isinstance(extent, Expr) else ()
+
+
+def check(kernel, machine, shapes, knobs, options, artifact, specials):
+    operands = operands_of(shapes, seed=3, specials=specials)
+    got = run_model(artifact, machine, operands, timeout=LONGEST * 10).run.outputs
+    wanted = run_reference(kernel, knobs, operands, machine, constants=options.constants).outputs
+    assert wanted and all((got[name].view("u2") == wanted[name].view("u2")).all() for name in wanted)
+
+
+def examine(kernel, examples) -> Counter:
+    """That many calls; how many of them ran, and with what."""
+    ran = Counter()
+
+    @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(calls(kernel), st.sampled_from([0.0, 0.0, 0.03]))
+    def each(call, specials):
+        machine, shapes, knobs, options = call
+        try:
+            knobs = settle(kernel, machine, shapes, knobs, options)
+            artifact = compile_kernel(kernel, machine, shapes, knobs, options)
+        except KernelError as error:
+            ran["refused"] += 1
+            assert str(error) and not str(error).startswith(("AssertionError", "KeyError", "IndexError"))
+            return
+        check(kernel, machine, shapes, knobs, options, artifact, specials)
+        ran.update(["ran", options.lowering, options.constants, options.relayout, machine.name])
+        ran.update(["preq"] * bool(options.preq) + ["addresses"] * bool(options.addresses))
+
+    each()
+    return ran
+
+
+def test_every_knob_of_the_library_varies():
+    held = {name for made in FAMILIES.values() for name in made.knobs} | RESERVED.keys()
+    assert held == KNOBS.keys() | {"width"}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_some_calls_of_every_family(name):
+    examine(FAMILIES[name], 6)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_calls_of_every_family(name):
+    ran = examine(FAMILIES[name], 300)
+    print(f"\n{name}: {', '.join(f'{count} {what}' for what, count in ran.items())}")
+    assert ran["ran"] > 30, "hardly anything ran"
