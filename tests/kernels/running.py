@@ -1,15 +1,39 @@
-"""Runs library kernels on the cycle models and beside the interpreter."""
+"""Runs library kernels on the cycle models and beside the interpreter; the library, and a small case of each kernel."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from kohakutpu import kernels
 from kohakutpu.compiler import Artifact, Options, compile_kernel
 from kohakutpu.host.simulate import ModelRun, run_model, run_reference
+from kohakutpu.kernels import elementwise
+from kohakutpu.lang import Extents
+from kohakutpu.lang.extents import Expr, names_in
 from kohakutpu.lang.kernel import Kernel
 from kohakutpu.machine import Machine, load
 
 SPECIALS = np.array([0x0000, 0x8000, 0x7C00, 0xFC00, 0x7E00, 0x0001, 0x8001, 0x7BFF, 0xFBFF], np.uint16)
+
+VECTOR = {made.name: made for made in vars(elementwise).values() if isinstance(made, Kernel)}
+LIBRARY = {name: getattr(kernels, name) for name in kernels.__all__} | VECTOR
+SMALL = {"M": 13, "K": 70, "N": 24, "F": 32, "P": 20, "C": 32, "G": 3, "Q": 10, "D": 40, "V": 16}
+
+
+def dims_of(kernel: Kernel) -> list[str]:
+    """The names of the extents that the operands fix."""
+    return sorted({name for port in kernel.inputs for axis in port.shape if isinstance(axis, Expr) for name in names_in(axis)})
+
+
+def small_case(kernel: Kernel) -> tuple[dict, dict]:
+    """(shapes, knobs) of an uneven shape that every machine with a cluster and a vector core takes."""
+    dims = {name: SMALL.get(name, 32) for name in dims_of(kernel)}
+    if kernel in (kernels.attention, kernels.flash_attention):
+        dims["K"] = 64
+    lead = (9, 70) if any(port.whole for port in kernel.inputs) else ()
+    extents = Extents(dims, lead)
+    knobs = {"gm": 5, "gn": 8, "nk": 1, "width": 5, "causal": True, "keys": 61}
+    return {port.name: port.logical_shape(extents) for port in kernel.inputs}, {k: v for k, v in knobs.items() if k in kernel.knobs}
 
 
 def operands_of(shapes, *, seed: int = 0, deviation: float = 1.0, specials: float = 0.0) -> dict[str, np.ndarray]:

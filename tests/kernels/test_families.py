@@ -1,4 +1,4 @@
-"""Every kernel of the library, any shape, knobs and options: byte-equal, or refused by name when compiled."""
+"""Every kernel of the library on every machine; and with any shape, knobs and options: byte-equal, or refused by name when compiled."""
 
 import dataclasses
 import sys
@@ -9,20 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kohakutpu import kernels
 from kohakutpu.compiler import CONSTANTS, LOWERINGS, RELAYOUTS, Options, compile_kernel, settle
 from kohakutpu.host.simulate import run_model, run_reference
-from kohakutpu.kernels import elementwise
-from kohakutpu.lang import Extents, Kernel, KernelError
-from kohakutpu.lang.extents import Expr, names_in
+from kohakutpu.lang import Extents, KernelError
 from kohakutpu.lang.kernel import RESERVED
 from kohakutpu.machine import load
 
 sys.path.insert(0, str(Path(__file__).parent))
-from running import operands_of  # noqa: E402
+from running import LIBRARY, VECTOR, dims_of, equal_bytes, operands_of, small_case  # noqa: E402
 
-VECTOR = {made.name: made for made in vars(elementwise).values() if isinstance(made, Kernel)}
-FAMILIES = {name: getattr(kernels, name) for name in kernels.__all__} | VECTOR
 MACHINES = ["mm_mesh", "quad", "ship_3x2", "2x1_6+0", "uneven", "1x1_2+2"]
 LONGEST = 20_000  # steps of the model, far beyond the longest example; one that waits for ever ends there
 
@@ -62,7 +57,7 @@ def calls(draw, kernel):
     for name in kernel.knobs.keys() | RESERVED:
         if name != "width" and (name in ALWAYS or name in ("gm", "gn", "nk") or draw(st.booleans())):
             knobs[name] = draw(KNOBS[name])
-    dims = {name: draw(lengths) for name in sorted({n for port in kernel.inputs for e in port.shape for n in _names(e)})}
+    dims = {name: draw(lengths) for name in dims_of(kernel)}
     lead = tuple(draw(st.lists(st.integers(1, 3), max_size=2 if kernel.name in VECTOR else 1)))
     if any(port.whole for port in kernel.inputs):
         lead = (*lead, draw(lengths), draw(lengths))[draw(st.integers(0, 2)):]
@@ -75,10 +70,6 @@ def calls(draw, kernel):
     extents = Extents(dims, lead)
     shapes = {port.name: port.logical_shape(extents) for port in kernel.inputs}
     return load(draw(st.sampled_from(MACHINES))), shapes, knobs, draw(options_for(kernel))
-
-
-def _names(extent):
-    return names_in(extent) if isinstance(extent, Expr) else ()
 
 
 def check(kernel, machine, shapes, knobs, options, artifact, specials):
@@ -111,20 +102,28 @@ def examine(kernel, examples) -> Counter:
     return ran
 
 
+@pytest.mark.parametrize("machine", ["mm_mesh", "quad", "ship_3x2"])
+@pytest.mark.parametrize("name", LIBRARY)
+def test_every_kernel_on_every_machine(name, machine):
+    """All of the library fits the smallest of these machines; nothing is left out."""
+    shapes, knobs = small_case(LIBRARY[name])
+    equal_bytes(LIBRARY[name], shapes, machine, knobs, specials=0.02)
+
+
 def test_every_knob_of_the_library_varies():
-    held = {name for made in FAMILIES.values() for name in made.knobs} | RESERVED.keys()
+    held = {name for made in LIBRARY.values() for name in made.knobs} | RESERVED.keys()
     assert held == KNOBS.keys() | {"width"}
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", LIBRARY)
 def test_some_calls_of_every_family(name):
-    examine(FAMILIES[name], 6)
+    examine(LIBRARY[name], 6)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", LIBRARY)
 def test_calls_of_every_family(name):
-    ran = examine(FAMILIES[name], 300)
+    ran = examine(LIBRARY[name], 300)
     print(f"\n{name}: {', '.join(f'{count} {what}' for what, count in ran.items())}")
     assert ran["ran"] > 30, "hardly anything ran"
