@@ -6,6 +6,7 @@ from bisect import bisect_left
 from functools import cache
 
 import cocotb
+from support.conformance import Profile, conform
 from support.links import Links, bursts, stutter
 from support.models import Peer, compare
 from vector_scenario import AT, HOST, INST_DEPTH, PORT, RECV_DEPTH, World, slot_cases, slot_kernels
@@ -13,7 +14,15 @@ from vector_scenario import AT, HOST, INST_DEPTH, PORT, RECV_DEPTH, World, slot_
 from kohakutpu.errata import parse
 from kohakutpu.isa import vector as isa
 from kohakutpu.isa.flit import Flit, FlitType
-from kohakutpu.isa.signals import CU_CTRL_REQUEST, CU_DATA, CU_SIGNAL, SIGNAL_ON_COMPLETE, ControlIndex, SignalCode
+from kohakutpu.isa.signals import (
+    CU_CTRL_REQUEST,
+    CU_DATA,
+    CU_SIGNAL,
+    SIGNAL_ON_COMPLETE,
+    ControlIndex,
+    SignalCode,
+    UnitType,
+)
 from kohakutpu.isa.vector import Opcode
 from kohakutpu.machine import VectorUnit
 from kohakutpu.model.vector import VectorCore
@@ -202,6 +211,20 @@ async def bursts_that_are_refused(dut):
     assert compare(links.transfers, sorted(moved)) > 100
     drained = sum(flit.type == FlitType.MEM_WR_DATA for _, _, flit in links.transfers)
     assert drained == SHOWN, f"{drained} words of L1 were shown"
+
+
+@cocotb.test()
+async def conforms(dut):
+    """What every endpoint must do (`support.conformance`); a VFILL that memory never answers wedges a core."""
+    words = [isa.encode(Opcode.VHALT), isa.encode(Opcode.VFILL, ad=0, l1=9), isa.encode(Opcode.VHALT)]
+    order = lambda payload, txn=0, last=0: Flit(AT, HOST, FlitType.CU_INST, txn, last, 0, payload)  # noqa: E731
+    profile = Profile(
+        node=AT, host=HOST, unit_type=UnitType.VECTOR, version=4,
+        setup=[order(isa.IMEM.encode(addr=place, word=word)) for place, word in enumerate(words)],
+        quick=lambda txn, last: order(isa.RUN.encode(pc=0), txn, last),
+        wedge=lambda txn: order(isa.RUN.encode(pc=1), txn),
+    )  # fmt: skip
+    await conform(dut, profile)
 
 
 @cocotb.test()

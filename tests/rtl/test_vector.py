@@ -76,6 +76,22 @@ def test_an_erratum_on_one_side_only_is_seen(erratum):
         run("bench_vector", "bursts_that_are_refused", simulator="icarus", errata=ERRATA, model_errata=ERRATA - {erratum})
 
 
+def test_conforms():
+    run("bench_vector", "conforms", simulator="icarus")
+
+
+@pytest.mark.parametrize(
+    "erratum, message",
+    [
+        ("caps-buffers", r"CU_CAPS says 2 buffers, bursts are taken for buffers \[0\]"),
+        ("reject-silent", "an acknowledgement of a burst to buffer 1 was not reached"),
+    ],
+)
+def test_a_published_core_does_not_conform(erratum, message):
+    with pytest.raises(BenchError, match=message):
+        run("bench_vector", "conforms", simulator="icarus", errata={erratum})
+
+
 def test_only_what_was_asked_for_is_taken():
     run("bench_vector", "only_what_was_asked_for_is_taken")
 

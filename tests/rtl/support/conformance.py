@@ -37,7 +37,8 @@ class Profile:
     `quick(txn, last)` is an instruction that completes without help, `wedge(txn)` one that does not. `unit_type` and
     `version` are what CU_CAPS must say. `burst` are the data flits of the smallest burst that a buffer takes. `bound`
     is how many cycles an instruction or a full queue may need. `probe_types` are the flit types that `busy` must not
-    tell apart, `uncounted` buffers that take bursts and are not in CU_CAPS.
+    tell apart, `uncounted` buffers that take bursts and are not in CU_CAPS. `setup` are instructions that go first, such
+    as the programs that `quick` and `wedge` run.
     """
 
     node: int
@@ -50,6 +51,7 @@ class Profile:
     bound: int = 2000
     probe_types: Sequence[int] = range(16)
     uncounted: tuple[int, ...] = ()
+    setup: Sequence[Flit] = ()
 
 
 class Endpoint:
@@ -72,6 +74,13 @@ class Endpoint:
         await self.links.until(
             lambda: self.source.done, self.profile.bound, f"the endpoint is stuck: the acceptance of {what}"
         )
+
+    async def prepared(self) -> None:
+        """Send `setup`; what arrives because of it is forgotten."""
+        self.source.send(*self.profile.setup)
+        await self.completed(len(self.profile.setup), "of the setup")
+        self.sink.received.clear()
+        self.source.sent.clear()
 
     async def completed(self, count: int, what: str) -> None:
         await self.links.until(
@@ -106,6 +115,7 @@ async def conform(dut, profile: Profile, *, prepare: Callable[[], None] = lambda
     for check in (_unknown_types, _one_completion_each, _phases, _capabilities, _wedged, _buffers):
         links.sinks["out_link"].busy = None
         await links.reset()
+        await endpoint.prepared()
         wedges = await check(endpoint)
         await links.finish(owing=bool(wedges))
 
