@@ -12,7 +12,7 @@ from kohakutpu.lang.extents import Extents
 from kohakutpu.lang.source import Source
 from kohakutpu.lang.trace import Buffer, BufferLeaf, Contract, SliceLeaf, Store, Trace
 
-from .layouts import KBLOCK, ChannelBias, Entry, Flat, Layout, Plane, Quantised, Tile, in_rows
+from .layouts import HALVES, KBLOCK, ChannelBias, Entry, Flat, Layout, Plane, Quantised, Tile, in_rows
 from .refusals import CompileError
 from .relayout import Need
 from .stages import ClusterStage, Drain, ElementwiseStage, EpilogueStage, Program, RowStage, Sweep
@@ -93,11 +93,12 @@ def assign(
             needs.together([stage.target, *operands])
             written[stage.target] = stage.statement.source
         elif isinstance(stage, RowStage):
-            for name, shape in stage.shapes.items():
-                if name == stage.target or shape != stage.shape:
-                    needs.need(name, in_rows(shape), stage.statement.source)
+            for leaf, shape in stage.shapes.items():
+                layout = _rows_of(leaf, needs.shape(leaf.buffer), stage.statement.source)
+                if leaf.buffer == stage.target or leaf.view or shape != stage.shape:
+                    needs.need(leaf.buffer, layout, stage.statement.source)
                 else:
-                    read_by_rows.append((name, in_rows(shape), stage.statement.source))
+                    read_by_rows.append((leaf.buffer, layout, stage.statement.source))
     for name, layout, source in read_by_rows:
         members = needs.group.get(name, {name})
         if not any(isinstance(needs.needed[m][0], Tile) for m in members if m in needs.needed):
@@ -161,6 +162,19 @@ def _plane(layout: Entry, most: int, preq: bool, contract: Contract) -> Plane:
             contract.source,
         )
     return Plane(layout.rows, layout.columns, layout.groups, most)
+
+
+def _rows_of(leaf: BufferLeaf, shape: tuple[int, ...], source: Source) -> Layout:
+    """The order in which a statement over rows reads a buffer of that shape, or writes it."""
+    if leaf.view is None or leaf.view.width == shape[-1]:
+        return in_rows(shape)
+    if leaf.view.width % HALVES:
+        raise CompileError(
+            f"{leaf.text()}: rows begin on words of memory, {HALVES} elements each, and {leaf.view.width} elements are no "
+            "whole words",
+            source,
+        )
+    return Flat(shape)
 
 
 def _need_tile(needs: _Needs, name: str, store: Store) -> None:

@@ -389,6 +389,8 @@ class _Compilation:
     # ---- who wrote what ----
 
     def _writers(self, stage) -> list[Writer]:
+        if isinstance(stage, RowStage) and stage.written.view:
+            return list(rows.writers(stage, self.images[stage.target]))
         if isinstance(stage, (ElementwiseStage, RowStage)):
             shape = self.images[stage.target].shape
             return [Writer(stage.target, stage.statement.id, (), (0,) * len(shape), shape)]

@@ -7,14 +7,15 @@ the same for every row is filled once an instance. The result takes the place of
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kohakutpu.isa import vector as isa
 from kohakutpu.isa.vector import Mode, Opcode
 
 from . import rowstream
-from .artifact import BufferImage
+from .apart import boxes
+from .artifact import BufferImage, Writer
 from .core import CoreState, CoreWriter, Image
 from .elementwise import FILL_CYCLES
 from .expressions import K_REGISTERS, REGISTERS, Constants
@@ -24,7 +25,7 @@ from .refusals import CompileError
 from .rowcode import NoRegister, assign_registers, emit, estimated_cycles
 from .rowplan import RowPlan, RowSpan, address_of, plan
 from .rowwords import AD_QUAD, AD_SAME, AD_WINDOW, HIGH, LEAST, ODD, QUAD, RESULT, RowWords, Storage, prologue
-from .stages import Key
+from .stages import Key, RowStage
 
 MOST_IN_STEP = 8
 CANDIDATES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
@@ -72,9 +73,11 @@ def _choose(plan: RowPlan, nodes: Mapping[Key, int], known, arrays: bool, room: 
         whole = math.gcd(*(leaf.tile.gm for leaf in plan.leaves if leaf.tile))
         candidates = [QUAD * n for n in range(1, whole + 1) if whole % n == 0]
     else:
-        candidates = sorted({*(n for n in CANDIDATES if n < most), most})
+        cycle = math.lcm(*(leaf.cycle for leaf in plan.leaves if not leaf.repeated))
+        some = {*CANDIDATES, *(n * cycle for n in CANDIDATES), *(n for n in range(1, cycle) if cycle % n == 0), most}
+        candidates = sorted(n for n in some if n <= most and _goes(plan, n))
     for rows in candidates:
-        walks = [leaf.quad * rows // QUAD if leaf.tile else leaf.words * (1 if leaf.repeated else rows) for leaf in plan.leaves]
+        walks = [leaf.quad * rows // QUAD if leaf.tile else leaf.words * leaf.held(rows) for leaf in plan.leaves]
         longest = max([plan.result_words * rows, *walks])
         if longest > isa.WALK_LIMIT:
             refused = refused or f"is walked in {longest} words at a time, above {isa.WALK_LIMIT}"
@@ -98,16 +101,26 @@ def _choose(plan: RowPlan, nodes: Mapping[Key, int], known, arrays: bool, room: 
     return min(choices, key=lambda choice: choice[0])[1]
 
 
+def _goes(plan: RowPlan, rows: int) -> bool:
+    """Whether instances can be cut into runs of so many rows."""
+    plain = all(leaf.plain or leaf.repeated for leaf in plan.leaves)
+    starts = plain or len(plan.spans) == 1 or plan.per % rows == 0
+    return starts and all(leaf.fits(rows) for leaf in plan.leaves)
+
+
 def _storage(plan: RowPlan, rows: int) -> tuple[Storage, int]:
     """L1 for `rows` rows: operands that serve all rows, then the others, the result; and its words in all."""
     stage = plan.stage
     first: dict[int, int] = {}
     stride: dict[int, int] = {}
     end = 0
-    for leaf in sorted(plan.leaves, key=lambda leaf: not leaf.repeated):
+    groups = {}
+    for leaf in sorted(plan.leaves, key=lambda leaf: not leaf.kept(rows)):
         first[leaf.node], stride[leaf.node] = end, 0 if leaf.repeated else leaf.words
-        end += leaf.quad * rows // QUAD if leaf.tile else leaf.words * (1 if leaf.repeated else rows)
-    alike = [leaf for leaf in plan.leaves if not leaf.repeated and not leaf.tile and leaf.words == plan.result_words]
+        end += leaf.quad * rows // QUAD if leaf.tile else leaf.words * leaf.held(rows)
+        if not (leaf.plain or leaf.repeated or leaf.tile):
+            groups[leaf.node] = leaf.group, leaf.held(rows)
+    alike = [leaf for leaf in plan.leaves if leaf.plain and leaf.words == plan.result_words]
     stride[RESULT] = plan.result_words
     if alike:
         first[RESULT] = first[alike[0].node]
@@ -115,10 +128,9 @@ def _storage(plan: RowPlan, rows: int) -> tuple[Storage, int]:
         first[RESULT] = end
         end += plan.result_words * rows
     columns = stage.shape[-1]
-    singles = [node for node, name in [(leaf.node, leaf.name) for leaf in plan.leaves] + [(RESULT, stage.target)]
-               if stage.shapes[name][-1] == 1 < columns]  # fmt: skip
+    singles = [*plan.single_leaves, *([RESULT] if plan.target_columns == 1 < columns else [])]
     quads = {leaf.node: leaf.quad for leaf in plan.leaves if leaf.tile}
-    return Storage(first, stride, frozenset(singles), quads), end + bool(quads)
+    return Storage(first, stride, frozenset(singles), quads, groups), end + bool(quads)
 
 
 def _program(plan: RowPlan, rows: int, known, arrays: bool, room: int) -> _Program | str:
@@ -150,13 +162,13 @@ def _program(plan: RowPlan, rows: int, known, arrays: bool, room: int) -> _Progr
     if storage.quads:
         _group_predicates(image, lanes, footprint - 1)
     for place, leaf in enumerate(plan.leaves):
-        if leaf.repeated:
+        if leaf.kept(rows):
             image.put(Opcode.VFILL, ad=plan.first_descriptor + place, l1=storage.first[leaf.node])
     again = len(image)
     image.put(Opcode.VSETVL, va=0)
     image.put(Opcode.VSETMODE, mode=Mode.FLAT)
     for place, leaf in enumerate(plan.leaves):
-        if not leaf.repeated:
+        if not leaf.kept(rows):
             image.put(Opcode.VFILL, ad=plan.first_descriptor + place, l1=storage.first[leaf.node])
     if plan.leaves:
         image.put(Opcode.VBAR)
@@ -202,7 +214,7 @@ def _instance(plan: RowPlan, span: RowSpan, images, state: CoreState, program: _
     if plan.tiled:
         core.base(AD_QUAD, 0)
         core.line(AD_QUAD, QUAD, CHUNK)
-    once = any(leaf.repeated for leaf in plan.leaves)
+    once = any(leaf.kept(program.rows) for leaf in plan.leaves)
     for turn in range(0, span.rows, program.rows):
         rows = min(program.rows, span.rows - turn)
         for place, leaf in enumerate(plan.leaves):
@@ -216,12 +228,28 @@ def _instance(plan: RowPlan, span: RowSpan, images, state: CoreState, program: _
                 core.dim(ad, 2, row, program.rows // QUAD)
                 core.base(ad, at + leaf.tile.offset(i, 0) + group * row)
                 continue
-            core.line(ad, WORD, leaf.words * (1 if leaf.repeated else rows))
-            core.base(ad, at if leaf.repeated else at + (span.first + turn) * leaf.words * WORD)
+            held = leaf.held(program.rows)
+            if not leaf.kept(program.rows):
+                held = min(held, math.ceil(rows / leaf.group))
+            if leaf.step == 1 or held == 1:
+                core.line(ad, WORD, leaf.words * held)
+            else:
+                core.dim(ad, 0, WORD, leaf.words)
+                core.dim(ad, 1, leaf.step * leaf.words * WORD, held)
+            core.base(ad, at + leaf.row(span.first + turn) * leaf.words * WORD)
         core.line(ad_drain, WORD, plan.result_words * rows)
-        first = (span.first + turn) * plan.result_words * WORD
+        first = (plan.target_row + span.first + turn) * plan.result_words * WORD
         core.base(ad_drain, address_of(images[stage.target], span.copy) + first)
         core.run(0 if turn == 0 and (fresh or once) else program.again)
     for ad in range(plan.first_descriptor, ad_drain):
         core.restore(ad)
     return core.payloads
+
+
+def writers(stage: RowStage, image: BufferImage) -> Iterator[Writer]:
+    """What a statement that writes some rows of a buffer writes."""
+    view = stage.written.view
+    own = image.layout.shape
+    lead = image.shape[: len(image.shape) - len(own)]
+    for low, high in boxes(own, view.first * view.width, (view.first + view.count) * view.width):
+        yield Writer(stage.target, stage.statement.id, (), (0,) * len(lead) + low, lead + high)

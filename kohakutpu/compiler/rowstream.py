@@ -320,21 +320,21 @@ def instance(plan: RowPlan, span: RowSpan, images: Mapping[str, BufferImage], st
     core.line(AD_SAME, 0, 1)
     ad_drain = plan.descriptors - 1
     for place, leaf in enumerate(plan.leaves):
-        if leaf.repeated and leaf.words == 1:
+        if leaf.repeated and leaf.node in plan.single_leaves:
             core.line(plan.first_descriptor + place, WORD, 1)
-            core.base(plan.first_descriptor + place, address_of(images[leaf.name], span.copy))
+            core.base(plan.first_descriptor + place, address_of(images[leaf.name], span.copy) + leaf.row(0) * WORD)
     for row in range(span.first, span.first + span.rows):
         for turn, (section, segment) in enumerate(program.runs):
             for place, leaf in enumerate(plan.leaves):
                 if leaf.node in section.fills:
-                    at = address_of(images[leaf.name], span.copy) + (0 if leaf.repeated else row * leaf.words * WORD)
+                    at = address_of(images[leaf.name], span.copy) + leaf.row(row) * leaf.words * WORD
                     single = leaf.node in plan.single_leaves
                     core.line(plan.first_descriptor + place, WORD, 1 if single else segment.words)
                     core.base(plan.first_descriptor + place, at if single else at + segment.word * WORD)
             if section.drains:
                 single = plan.target_columns == 1
                 core.line(ad_drain, WORD, 1 if single else segment.words)
-                at = address_of(images[stage.target], span.copy) + row * plan.result_words * WORD
+                at = address_of(images[stage.target], span.copy) + (plan.target_row + row) * plan.result_words * WORD
                 core.base(ad_drain, at if single else at + segment.word * WORD)
             core.run(0 if turn == 0 and row == span.first else section.entry)
     return core.payloads

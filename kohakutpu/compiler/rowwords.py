@@ -65,9 +65,11 @@ class Storage:
     stride: Mapping[int, int]
     singles: frozenset[int]
     quads: Mapping[int, int] = field(default_factory=dict)  # leaves that are tiles: words of four rows
+    groups: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # leaves whose rows serve several: group, period
 
     def word(self, node: int, row: int, piece: Piece) -> int:
-        return self.first[node] + row * self.stride[node] + (0 if self.single(node) else piece.word)
+        group, period = self.groups.get(node, (1, row + 1))
+        return self.first[node] + row // group % period * self.stride[node] + (0 if self.single(node) else piece.word)
 
     def single(self, node: int) -> bool:
         return node in self.singles
@@ -185,8 +187,9 @@ class RowWords:
                         if final and self.along[last]:
                             stream.store()
                         streams.append(stream)
-                # The results of one group are combined while the next one is reduced.
-                out += woven(in_step([stream.words for stream in streams]), taken())
+                # The results of one group are combined while the next one is reduced; four rows have no registers for that.
+                words = in_step([stream.words for stream in streams])
+                out += [*taken(), *words] if storage.quads else woven(words, taken())
                 for position in wanted:
                     for place, stream in enumerate(streams):
                         row = place % len(rows)

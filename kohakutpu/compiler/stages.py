@@ -11,14 +11,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from kohakutpu.lang.extents import Extents, indices_in, resolve
-from kohakutpu.lang.shapes import statement_shape
+from kohakutpu.lang.shapes import settled, shape_of, statement_shape
 from kohakutpu.lang.source import Source
 from kohakutpu.lang.trace import (
     READ_ONLY, Assign, Buffer, BufferLeaf, Constant, Contract, Expression, Loop, Open, SliceLeaf, Statement, Store, TileLeaf, Trace, Units,
     check_slice,
 )  # fmt: skip
 
+from .apart import gap, require_apart
 from .placement import Access
 from .refusals import UNROLLED, CompileError
 
@@ -118,17 +121,22 @@ class ElementwiseStage:
 
 @dataclass
 class RowStage:
-    """A statement over whole buffers that reduces rows, or whose operands repeat.
+    """A statement over whole buffers that reduces rows, or whose operands repeat or are views.
 
-    It is computed in `shape`, `part` elements an instance; `shapes` are its operands' own.
+    It is computed in `shape`, `part` elements an instance; `shapes` are those of the target and the operands, whose views
+    have numbers.
     """
 
-    target: str
+    written: BufferLeaf
     expression: Expression  # leaves are BufferLeaf and Constant
     part: int
     statement: Statement
     shape: tuple[int, ...]
-    shapes: dict[str, tuple[int, ...]]
+    shapes: dict[BufferLeaf, tuple[int, ...]]
+
+    @property
+    def target(self) -> str:
+        return self.written.buffer
 
 
 @dataclass
@@ -197,6 +205,7 @@ class _Builder:
         self.names = itertools.count(trace.fresh + 1)
         self.unrolled = 0  # statements of instances so far
         self.written: dict[str, set[tuple[int, int, int]] | None] = {}  # tiles written; None: all of it
+        self.spans: dict[str, list[tuple[int, int]]] = {}  # elements written by statements over whole buffers
         self.tiling: dict[str, tuple[int, int]] = {}  # buffer -> (gm, gn) of the tiles written to it
 
     def build(self) -> Program:
@@ -215,23 +224,52 @@ class _Builder:
             elif isinstance(node, Units):
                 self._units(node, known)
             elif isinstance(node, Assign):
-                self._assign(node.target, _bound(node.expression, known), self.trace.part, node)
+                target = settled(BufferLeaf(node.target, node.view), self.buffers, self.extents, known, node.source)
+                self._assign(target, self._bound(node, known), self.trace.part, node)
             else:
                 raise CompileError("this statement stands outside units", node.source)
 
     # ---- whole buffers ----
 
-    def _assign(self, target: str, expression: Expression, part: int, statement: Statement) -> None:
-        shape = statement_shape(target, expression, self.buffers, self.extents, statement.source)
-        names = [target, *(leaf.buffer for leaf in expression.leaves if isinstance(leaf, BufferLeaf))]
-        for name in names[1:]:
-            self._require_complete(name, "an operand", statement.source)
-        self.written[target] = None
-        shapes = {name: self.buffers[name].element_shape(self.extents) for name in names}
-        if expression.reductions or any(own != shape for own in shapes.values()):
+    def _assign(self, target: BufferLeaf, expression: Expression, part: int, statement: Statement) -> None:
+        """`target` and the expression's leaves are settled."""
+        source = statement.source
+        shape = statement_shape(target, expression, self.buffers, self.extents, source)
+        leaves = [leaf for leaf in expression.leaves if isinstance(leaf, BufferLeaf)]
+        for leaf in leaves:
+            self._require_complete(leaf.buffer, "an operand", source, self._span(leaf))
+        require_apart(target, leaves, self._span, source)
+        self._fill(target)
+        shapes = {leaf: shape_of(leaf, self.buffers, self.extents) for leaf in (target, *leaves)}
+        viewed = any(leaf.view for leaf in shapes)
+        if viewed or expression.reductions or any(own != shape for own in shapes.values()):
             self.out.stages.append(RowStage(target, expression, part, statement, shape, shapes))
         else:
-            self.out.stages.append(ElementwiseStage(target, expression, part, statement))
+            self.out.stages.append(ElementwiseStage(target.buffer, expression, part, statement))
+
+    def _span(self, leaf: BufferLeaf) -> tuple[int, int]:
+        """The elements, row-major, between the first and the last one that a settled leaf names."""
+        if leaf.view is None:
+            return 0, math.prod(self.buffers[leaf.buffer].element_shape(self.extents))
+        return leaf.view.first * leaf.view.width, (leaf.view.first + leaf.view.count) * leaf.view.width
+
+    def _fill(self, target: BufferLeaf) -> None:
+        """Note that a statement writes all that a settled target names."""
+        spans = self.spans.setdefault(target.buffer, [])
+        spans.append(self._span(target))
+        if gap(spans, *self._span(BufferLeaf(target.buffer))) is None:
+            self.written[target.buffer] = None
+
+    def _bound(self, statement: Assign, known: dict[str, int]) -> Expression:
+        """The expression with the indices of loops outside as numbers, and its views settled."""
+        nodes = []
+        for node in statement.expression.nodes:
+            if isinstance(node, Constant) and not isinstance(node.value, float) and indices_in(node.value):
+                node = Constant(node.number(known))
+            elif isinstance(node, BufferLeaf):
+                node = settled(node, self.buffers, self.extents, known, statement.source)
+            nodes.append(node)
+        return Expression(tuple(nodes))
 
     def _parts(self, node: Units) -> None:
         """A tiling by parts: each statement covers every part, so it is a statement over whole buffers."""
@@ -246,7 +284,8 @@ class _Builder:
                     raise CompileError(
                         f"{part.buffer}: a part is indexed by the tiling's index alone", statement.source
                     )
-            self._assign(statement.target.buffer, _whole(statement.expression), node.indices[0].axis.per, statement)
+            target = BufferLeaf(statement.target.buffer)
+            self._assign(target, _whole(statement.expression), node.indices[0].axis.per, statement)
 
     # ---- tilings ----
 
@@ -340,7 +379,7 @@ class _Builder:
                         name, "fuse=False needs a tiling that covers the result; the landed tile", statement.source
                     )
             nodes = [self._landed_leaf(leaf, statement.id) for leaf in statement.expression.nodes]
-            self._assign(statement.target.buffer, Expression(tuple(nodes)), self.trace.part, statement)
+            self._assign(BufferLeaf(statement.target.buffer), Expression(tuple(nodes)), self.trace.part, statement)
 
     def _landed_leaf(self, node, statement: int):
         if isinstance(node, TileLeaf):
@@ -352,9 +391,16 @@ class _Builder:
     def _last_writer(self, name: str) -> Source:
         return [s.source for s in self.trace.statements if _writes(s) == name][-1]
 
-    def _require_complete(self, name: str, role: str, source: Source) -> None:
+    def _require_complete(self, name: str, role: str, source: Source, span: tuple[int, int] | None = None) -> None:
+        """All of a buffer, or the elements of `span`, has been written."""
         buffer = self.buffers[name]
         if buffer.role in READ_ONLY or (name in self.written and self.written[name] is None):
+            return
+        if name in self.spans:
+            missing = gap(self.spans[name], *(span or self._span(BufferLeaf(name))))
+            if missing is not None:
+                place = [int(axis) for axis in np.unravel_index(missing, buffer.element_shape(self.extents))]
+                raise CompileError(f"{role} {name} is incomplete: nothing has written its element {place}", source)
             return
         tiles = self.written.get(name, set())
         if name in self.tiling:
@@ -543,14 +589,6 @@ def _unrolled(body, known: dict[str, int], batch: int) -> int:
         else:
             total += 1
     return max(total, 1)
-
-
-def _bound(expression: Expression, known: dict[str, int]) -> Expression:
-    """With the indices of loops outside as numbers."""
-    return Expression(tuple(
-        Constant(node.number(known)) if isinstance(node, Constant) and not isinstance(node.value, float) and indices_in(node.value)
-        else node for node in expression.nodes
-    ))  # fmt: skip
 
 
 def _flatten(body) -> Iterator[Statement]:

@@ -135,6 +135,35 @@ class Slice:
         return tuple(axis.kind for axis in self.axes)
 
 
+@dataclass(frozen=True)
+class View:
+    """A buffer seen as other rows, element for element in row-major order: folded into rows of `width` (the last axis where
+    None), `count` of them from row `first` on (all that follow where None). Then row i is the first of its `group` rows,
+    or, where it `repeats`, the rows begin again whenever they end.
+    """
+
+    width: Expr | int | None = None
+    first: Expr | int = 0
+    count: Expr | int | None = None
+    group: Expr | int = 1
+    repeats: bool = False
+    spelled: str = field(default="", compare=False)  # as it was written, where the fields are numbers instead
+
+    def text(self, name: str) -> str:
+        """As it is written."""
+        if self.spelled:
+            return self.spelled
+        if self.width is not None:
+            name += f".as_rows({self.width})"
+        if self.count is not None:
+            name += f".rows_from({self.first}, {self.count})"
+        elif isinstance(self.first, Expr) or self.first:
+            name += f".rows_from({self.first})"
+        if isinstance(self.group, Expr) or self.group != 1:
+            name += f".per_group({self.group})"
+        return name + ".repeated()" * self.repeats
+
+
 # ---- expressions --------------------------------------------------------------------------------------
 
 
@@ -147,9 +176,13 @@ class TileLeaf:
 
 @dataclass(frozen=True)
 class BufferLeaf:
-    """Every element of a buffer."""
+    """Every element of a buffer, or the rows that a view has of it."""
 
     buffer: str
+    view: View | None = None
+
+    def text(self) -> str:
+        return self.view.text(self.buffer) if self.view else self.buffer
 
 
 @dataclass(frozen=True)
@@ -223,7 +256,7 @@ class Expression:
             elif isinstance(node, TileLeaf):
                 out.append(node.accumulator)
             elif isinstance(node, BufferLeaf):
-                out.append(node.buffer)
+                out.append(node.text())
             elif isinstance(node, SliceLeaf):
                 out.append(_slice_text(node.slice))
             else:
@@ -269,12 +302,13 @@ class Store:
 
 @dataclass(frozen=True)
 class Assign:
-    """`y <<= value`: every element of a buffer."""
+    """`y <<= value`: every element of a buffer, or of a view of it."""
 
     id: int
     target: str
     expression: Expression
     source: Source
+    view: View | None = None
 
 
 @dataclass(frozen=True)
@@ -367,7 +401,7 @@ def _lines(body: tuple[Node, ...], depth: int) -> Iterator[str]:
         elif isinstance(node, Store):
             yield f"{pad}{_slice_text(node.target)} <<= {node.expression.text()}"
         else:
-            yield f"{pad}{node.target} <<= {node.expression.text()}"
+            yield f"{pad}{BufferLeaf(node.target, node.view).text()} <<= {node.expression.text()}"
         if isinstance(node, (Units, Loop)):
             yield from _lines(node.body, depth + 1)
 

@@ -5,11 +5,13 @@ Every operator here either builds an expression or records a statement; none com
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .elementwise import Elementwise, Product, Value, as_value, expression_of
 from .extents import KBLOCK, LANES, Axis, Expr, Index, Placed, ceildiv, indices_in, same
 from .recorder import active
 from .source import KernelError, Source, here
-from .trace import Assign, Buffer, BufferLeaf, Contract, Expression, Open, Slice, SliceLeaf, Store, TileLeaf
+from .trace import Assign, Buffer, BufferLeaf, Contract, Expression, Open, Slice, SliceLeaf, Store, TileLeaf, View
 
 
 def positive(value, what: str, source: Source | None = None) -> int:
@@ -132,27 +134,136 @@ class Handle(Elementwise):
     def __ilshift__(self, value) -> Handle:
         """`y <<= value`: every element."""
         source = here()
-        recorder = active()
-        recorder.require_top(
-            f"{self.buffer.name} <<= value writes a whole buffer, so it stands outside units"
-        )
-        expression = expression_of(as_value(value))
-        for leaf in expression.leaves:
-            if isinstance(leaf, (TileLeaf, SliceLeaf)):
-                raise KernelError(
-                    f"{self.buffer.name} <<= value writes a whole buffer and may read only whole buffers and "
-                    f"constants, not {Expression((leaf,)).text()}",
-                    source,
-                )
+        expression = _whole_value(self.buffer.name, value, source)
         if expression.reductions and self.buffer.whole:
             raise KernelError(
                 f"{self.buffer.name} is declared `...` alone, one row of all its elements; for row reductions declare "
-                "it with a last axis, (..., N)",
+                "it with a last axis, (..., N), or fold it, as_rows(N)",
                 source,
             )
-        recorder.record_write(self.buffer, expression, source)
-        recorder.emit(Assign(recorder.next_id(), self.buffer.name, expression, source))
+        _assign(self.buffer, None, expression, source)
         return self
+
+    # ---- views ----
+
+    def as_rows(self, width: Expr | int) -> RowView:
+        """The same elements, row-major, as rows of `width`."""
+        return RowView(self.buffer, View(_extent(width, "as_rows: width", 1)))
+
+    def rows_from(self, first: Expr | int, count: Expr | int | None = None) -> RowView:
+        """The rows from row `first` on, all or `count` of them."""
+        return self._rows(2).rows_from(first, count)
+
+    def per_group(self, rows: Expr | int) -> RowView:
+        """Every row as the first one of the `rows` rows it belongs to."""
+        return self._rows(2).per_group(rows)
+
+    def repeated(self) -> RowView:
+        """The rows over and over, as often as the statement's rows need them."""
+        return self._rows(1, 2).repeated()
+
+    def _rows(self, *axes: int) -> RowView:
+        if self.buffer.whole or len(self.buffer.shape) not in axes:
+            shape = "..." if self.buffer.whole else ", ".join(map(str, self.buffer.shape))
+            raise KernelError(
+                f"{self.buffer.name}({shape}): rows are those of {' or '.join(map(str, axes))} axes apart from `...`; fold it "
+                "first, as_rows(width)",
+                here(),
+            )
+        return RowView(self.buffer, View())
+
+
+class RowView(Elementwise):
+    """Rows of a buffer inside the body. A name for one is written as a buffer is: `head = y.rows_from(0, 8)`, then
+    `head <<= value`."""
+
+    def __init__(self, buffer: Buffer, view: View):
+        self.buffer = buffer
+        self.view = view
+
+    def _value(self) -> Value:
+        return Value(BufferLeaf(self.buffer.name, self.view))
+
+    def rows_from(self, first: Expr | int, count: Expr | int | None = None) -> RowView:
+        """The rows from row `first` of this view on, all or `count` of them."""
+        self._plain("rows_from")
+        first = _extent(first, "rows_from: first", 0)
+        if count is not None:
+            count = _extent(count, "rows_from: count", 1)
+        elif self.view.count is not None:
+            count = self.view.count - first
+        at = first if isinstance(self.view.first, int) and self.view.first == 0 else self.view.first + first
+        return RowView(self.buffer, replace(self.view, first=at, count=count))
+
+    def per_group(self, rows: Expr | int) -> RowView:
+        """Every row as the first one of the `rows` rows it belongs to."""
+        self._plain("per_group")
+        return RowView(self.buffer, replace(self.view, group=_extent(rows, "per_group: rows", 1)))
+
+    def repeated(self) -> RowView:
+        """The rows over and over, as often as the statement's rows need them."""
+        self._plain("repeated")
+        return RowView(self.buffer, replace(self.view, repeats=True))
+
+    def _plain(self, what: str) -> None:
+        if self._periodic:
+            raise KernelError(f"{self.view.text(self.buffer.name)}: {what} comes before per_group and repeated", here())
+
+    @property
+    def _periodic(self) -> bool:
+        return self.view.repeats or isinstance(self.view.group, Expr) or self.view.group != 1
+
+    def as_rows(self, width) -> RowView:
+        raise KernelError(f"{self.view.text(self.buffer.name)}: as_rows folds a whole buffer, so it comes first", here())
+
+    def __getitem__(self, key) -> Part:
+        raise KernelError(
+            f"{self.view.text(self.buffer.name)} is a view of rows, which stands in whole-buffer statements and is not "
+            "indexed; index the buffer, or take fewer rows with rows_from(first, count)",
+            here(),
+        )
+
+    def __setitem__(self, key, value) -> None:
+        self[key]
+
+    def __ilshift__(self, value) -> RowView:
+        """`head <<= value`: every element of these rows."""
+        source = here()
+        if self._periodic:
+            raise KernelError(
+                f"{self.view.text(self.buffer.name)} names a row more than once, so it cannot be written", source
+            )
+        _assign(self.buffer, self.view, _whole_value(self.view.text(self.buffer.name), value, source), source)
+        return self
+
+
+def _extent(value, what: str, least: int) -> Expr | int:
+    """An extent, or an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, (int, Expr)) or (isinstance(value, int) and value < least):
+        raise KernelError(f"{what}: expected an extent or an integer of at least {least}, got {value!r}", here())
+    for opened in indices_in(value):
+        active().require_open(opened)
+    return value
+
+
+def _whole_value(name: str, value, source: Source) -> Expression:
+    """What a statement over whole buffers computes."""
+    active().require_top(f"{name} <<= value writes a whole buffer, so it stands outside units")
+    expression = expression_of(as_value(value))
+    for leaf in expression.leaves:
+        if isinstance(leaf, (TileLeaf, SliceLeaf)):
+            raise KernelError(
+                f"{name} <<= value writes a whole buffer and may read only whole buffers and constants, not "
+                f"{Expression((leaf,)).text()}",
+                source,
+            )
+    return expression
+
+
+def _assign(buffer: Buffer, view: View | None, expression: Expression, source: Source) -> None:
+    recorder = active()
+    recorder.record_write(buffer, expression, source)
+    recorder.emit(Assign(recorder.next_id(), buffer.name, expression, source, view))
 
 
 class Part(Elementwise):

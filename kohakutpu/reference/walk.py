@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from kohakutpu.lang.extents import Extents, resolve
-from kohakutpu.lang.shapes import statement_shape
+from kohakutpu.lang.shapes import settled, shape_of, statement_shape
 from kohakutpu.lang.source import KernelError, Source
 from kohakutpu.lang.trace import (
     READ_ONLY, Assign, Buffer, BufferLeaf, Contract, Expression, Loop, Open, Slice, Statement, Store, TileLeaf, Trace,
@@ -151,19 +151,42 @@ class Walk:
 
     def assign(self, statement: Assign, known: dict[str, int]) -> None:
         buffer = self.trace.buffers[statement.target]
-        target = buffer.element_shape(self.extents)
-        shape = statement_shape(
-            statement.target, statement.expression, self.trace.buffers, self.extents, statement.source
-        )
-        value = self.evaluate(statement.expression, shape, {}, known, statement)
-        if shape != target:
-            value = value[..., : target[-1]]
-        self.write(buffer, tuple(slice(0, extent) for extent in target), value, statement)
+        target = self.settled(BufferLeaf(statement.target, statement.view), known, statement.source)
+        nodes = (self.settled(n, known, statement.source) if isinstance(n, BufferLeaf) else n for n in statement.expression.nodes)
+        expression = Expression(tuple(nodes))
+        shape = statement_shape(target, expression, self.trace.buffers, self.extents, statement.source)
+        value = self.evaluate(expression, shape, {}, known, statement)
+        wanted = shape_of(target, self.trace.buffers, self.extents)
+        if shape != wanted:
+            value = value[..., : wanted[-1]]
+        if target.view is None:
+            self.write(buffer, tuple(slice(0, extent) for extent in wanted), value, statement)
+            return
+        rows = slice(target.view.first, target.view.first + target.view.count)
+        self.values[buffer.name].reshape(-1, target.view.width)[rows] = value
+        self.writers[buffer.name].reshape(-1, target.view.width)[rows] = statement.id
+
+    def settled(self, leaf: BufferLeaf, known: dict[str, int], source: Source) -> BufferLeaf:
+        return settled(leaf, self.trace.buffers, self.extents, known, source)
+
+    def rows(self, leaf: BufferLeaf, count: int, source: Source) -> np.ndarray:
+        """The rows of a settled view, as many as the statement has where they repeat."""
+        view, buffer = leaf.view, self.trace.buffers[leaf.buffer]
+        index = np.arange(view.count) // view.group * view.group
+        if view.repeats:
+            index = np.tile(index, count // view.count)
+        index += view.first
+        if buffer.role not in READ_ONLY and (self.writers[leaf.buffer].reshape(-1, view.width)[index] < 0).any():
+            raise InterpreterError(f"{leaf.text()} is read where nothing has been written", source)
+        return self.values[leaf.buffer].reshape(-1, view.width)[index]
 
     def leaf(self, node, shape, tiles, known, source: Source) -> np.ndarray:
         """The elements of a leaf that is no constant, repeated to `shape`."""
         if isinstance(node, TileLeaf):
             data = tiles[node.accumulator]
+        elif isinstance(node, BufferLeaf) and node.view is not None:
+            data = self.rows(node, math.prod(shape[:-1]), source)
+            data = data.reshape(*shape[:-1], -1) if node.view.repeats else data
         elif isinstance(node, BufferLeaf):
             buffer = self.trace.buffers[node.buffer]
             data = self.read(buffer, tuple(slice(0, n) for n in buffer.element_shape(self.extents)), source)

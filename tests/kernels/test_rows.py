@@ -213,13 +213,3 @@ def test_numbers_of_a_row_alone():
 
     for columns in (40, 300, 5200):
         equal_bytes(kernel(body), {"x": (3, columns), "v": (3, 1), "s": (1,)}, "quad", specials=0.01)
-
-
-def test_an_operand_that_repeats_every_few_rows_is_refused():
-    A, B = dims("A, B")
-
-    def body(x=L.In(A, B, N), w=L.In(B, N), y=L.Out(A, B, N)):
-        y <<= x - L.row_max(x) * w
-
-    with pytest.raises(KernelError, match=r"w \[3, 16\] repeats every 3 rows of"):
-        compile_kernel(kernel(body), load("quad"), {"x": (2, 3, 16), "w": (3, 16)})
