@@ -14,6 +14,7 @@ import numpy as np
 from kohakutpu.formats import e8m15
 from kohakutpu.lang.extents import Extents
 from kohakutpu.lang.kernel import Kernel
+from kohakutpu.lang.source import located
 from kohakutpu.lang.trace import Constant, Trace
 from kohakutpu.machine import Machine, to_yaml
 
@@ -145,7 +146,8 @@ class _Compilation:
                 pages = sum(-(-size // PAGE) * PAGE for size in sizes)
                 raise CompileError(
                     f"{buffer.name} ({size} bytes) does not fit: without padding, the kernel's buffers take {pages} "
-                    f"bytes of pages and the memory has {memory}"
+                    f"bytes of pages and the memory has {memory}",
+                    buffer.source,
                 )
 
     def _check(self) -> None:
@@ -260,10 +262,11 @@ class _Compilation:
         order = {"in": 0, "out": 0, "constant": 0, "temp": 1}
         ordered = dict(sorted(images.items(), key=lambda item: order[item[1].role]))
         accesses = [accessed(stage) for stage in self.program.stages]
-        placed = place(
-            ordered | constants, self.machine.memory.bytes, self.options.addresses, self.options.allow_overlap, reach,
-            {} if self.published else self._lives(accesses),
-        )  # fmt: skip
+        with located(self.trace.source):
+            placed = place(
+                ordered | constants, self.machine.memory.bytes, self.options.addresses, self.options.allow_overlap, reach,
+                {} if self.published else self._lives(accesses),
+            )
         if not self.options.allow_overlap:
             guard(placed, accesses)
         return placed

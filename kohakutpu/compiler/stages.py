@@ -15,7 +15,7 @@ import numpy as np
 
 from kohakutpu.lang.extents import Extents, indices_in, resolve
 from kohakutpu.lang.shapes import settled, shape_of, statement_shape
-from kohakutpu.lang.source import Source
+from kohakutpu.lang.source import Source, located
 from kohakutpu.lang.trace import (
     READ_ONLY, Assign, Buffer, BufferLeaf, Constant, Contract, Expression, Loop, Open, SliceLeaf, Statement, Store, TileLeaf, Trace, Units,
     check_slice,
@@ -210,7 +210,8 @@ class _Builder:
 
     def build(self) -> Program:
         for node in self.trace.body:
-            self._count(_unrolled([node], dict(self.extents.dims), self.extents.batch), node.source)
+            with located(node.source):
+                self._count(_unrolled([node], dict(self.extents.dims), self.extents.batch), node.source)
         self._walk(self.trace.body, dict(self.extents.dims))
         for buffer in self.trace.outputs:
             self._require_complete(buffer.name, "the result", self._last_writer(buffer.name))
@@ -219,7 +220,9 @@ class _Builder:
     def _walk(self, body, known: dict[str, int]) -> None:
         for node in body:
             if isinstance(node, Loop):
-                for value in range(resolve(node.count, known)):
+                with located(node.source):
+                    count = resolve(node.count, known)
+                for value in range(count):
                     self._walk(node.body, known | {node.index.name: value})
             elif isinstance(node, Units):
                 self._units(node, known)
@@ -296,7 +299,8 @@ class _Builder:
         for statement in _flatten(node.body):
             if isinstance(statement, Store) and statement.target.kinds == ("parts",):
                 raise CompileError("a part is stored by a tiling of parts alone, outside any other", statement.source)
-        grid = tuple(resolve(count, known) for count in node.counts)
+        with located(node.source):
+            grid = tuple(resolve(count, known) for count in node.counts)
         batch = self.extents.batch
         points = list(itertools.product(*map(range, grid)))
         self._check_hazards(node)

@@ -177,9 +177,9 @@ def dims(names: str) -> Name | tuple[Name, ...]:
     found = [part for part in re.split(r"[,\s]+", names) if part]
     for name in found:
         if not name.isidentifier():
-            raise KernelError(f"dims: {name!r} is not an identifier")
+            raise KernelError(f"dims: {name!r} is not an identifier", here())
     if not found or len(set(found)) != len(found):
-        raise KernelError(f"dims: expected distinct names, got {names!r}")
+        raise KernelError(f"dims: expected distinct names, got {names!r}", here())
     made = tuple(Name(name) for name in found)
     return made[0] if len(made) == 1 else made
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from .extents import Expr, Extents, Name, names_in, resolve
 from .recorder import Recorder, active
-from .source import KernelError, Source, at, here
+from .source import KernelError, Source, at, definition, here, located
 from .trace import ELEMENTS, Buffer, Trace
 from .values import Handle, positive
 
@@ -34,16 +34,17 @@ class Port:
 
     role: str
     shape: tuple
+    source: Source
 
 
 def In(*shape) -> Port:  # noqa: N802 - the language's spelling
     """An operand."""
-    return Port("in", shape)
+    return Port("in", shape, here())
 
 
 def Out(*shape) -> Port:  # noqa: N802
     """A result, allocated by the call."""
-    return Port("out", shape)
+    return Port("out", shape, here())
 
 
 def _declare(name: str, role: str, shape: tuple, source: Source) -> Buffer:
@@ -141,7 +142,7 @@ class Kernel:
         functools.update_wrapper(self, function)
         self.name = function.__name__
         code = function.__code__
-        self.source = at(code.co_filename, code.co_firstlineno)
+        self.source = definition(code.co_filename, code.co_firstlineno)
         self.function = function
         self.ports: dict[str, Buffer] = {}
         self.knobs: dict[str, object] = {}
@@ -154,7 +155,7 @@ class Kernel:
                 )
             if isinstance(parameter.default, Port):
                 port = parameter.default
-                self.ports[parameter.name] = _declare(parameter.name, port.role, port.shape, self.source)
+                self.ports[parameter.name] = _declare(parameter.name, port.role, port.shape, port.source)
             else:
                 self.knobs[parameter.name] = parameter.default
         self._check_ports()
@@ -252,32 +253,37 @@ class Kernel:
         for name in shapes:
             if name not in self.ports:
                 raise KernelError(
-                    f"{self.name} has no operand {name!r}; it has {', '.join(p.name for p in self.inputs)}"
+                    f"{self.name} has no operand {name!r}; it has {', '.join(p.name for p in self.inputs)}",
+                    self.source,
                 )
             if self.ports[name].role == "out":
-                raise KernelError(f"{name} is an output of {self.name}: its shape follows from the operands")
+                raise KernelError(
+                    f"{name} is an output of {self.name}: its shape follows from the operands", self.ports[name].source
+                )
         missing = [port.name for port in self.inputs if port.name not in shapes]
         if missing:
-            raise KernelError(f"{self.name}: no shape for {', '.join(missing)}")
+            raise KernelError(f"{self.name}: no shape for {', '.join(missing)}", self.ports[missing[0]].source)
         known: dict[str, int] = {}
         lead: tuple[int, ...] | None = None
         for port in self.inputs:
-            shape = _shape(self.name, port.name, shapes[port.name])
+            shape = _shape(self.name, port, shapes[port.name])
             split = len(shape) - len(port.shape)
             if split < 0 or (split > 0 and not port.batched):
                 declared = ["..."] * port.batched + [str(extent) for extent in port.shape]
-                raise KernelError(f"{self.name}: {port.name}({', '.join(declared)}) cannot have shape {shape}")
+                raise KernelError(f"{self.name}: {port.name}({', '.join(declared)}) cannot have shape {shape}", port.source)
             if port.batched:
                 if lead is not None and lead != shape[:split]:
                     raise KernelError(
-                        f"{self.name}: the batch axes of {port.name} are {shape[:split]}, others have {lead}"
+                        f"{self.name}: the batch axes of {port.name} are {shape[:split]}, others have {lead}",
+                        port.source,
                     )
                 lead = shape[:split]
             for declared, extent in zip(port.shape, shape[split:], strict=True):
                 if isinstance(declared, Name) and known.setdefault(declared.name, extent) != extent:
                     raise KernelError(
                         f"{self.name}: {declared} is {known[declared.name]} for one operand and {extent} for "
-                        f"{port.name}"
+                        f"{port.name}",
+                        port.source,
                     )
         if any(port.whole for port in self.inputs):
             known[ELEMENTS] = math.prod(lead or ())
@@ -286,15 +292,17 @@ class Kernel:
             for declared in port.shape:
                 unknown = [] if isinstance(declared, int) else sorted(names_in(declared) - known.keys())
                 if unknown:
-                    raise KernelError(f"{self.name}: no operand fixes {', '.join(unknown)} of {port.name}")
-                if resolve(declared, known) < 1:
-                    raise KernelError(
-                        f"{self.name}: the axis {declared} of {port.name} has {resolve(declared, known)} elements"
-                    )
+                    raise KernelError(f"{self.name}: no operand fixes {', '.join(unknown)} of {port.name}", port.source)
+                with located(port.source):
+                    extent = resolve(declared, known)
+                if extent < 1:
+                    raise KernelError(f"{self.name}: the axis {declared} of {port.name} has {extent} elements", port.source)
         for port in self.inputs:
-            shape = _shape(self.name, port.name, shapes[port.name])
+            shape = _shape(self.name, port, shapes[port.name])
             if shape != port.logical_shape(extents):
-                raise KernelError(f"{self.name}: {port.name} has shape {shape}, expected {port.logical_shape(extents)}")
+                raise KernelError(
+                    f"{self.name}: {port.name} has shape {shape}, expected {port.logical_shape(extents)}", port.source
+                )
         return extents
 
 
@@ -305,13 +313,15 @@ def _tells_all(value: object) -> bool:
     return value is None or isinstance(value, (bool, int, float, str, np.number))
 
 
-def _shape(kernel_name: str, name: str, given: Sequence[SupportsIndex]) -> tuple[int, ...]:
+def _shape(kernel_name: str, port: Buffer, given: Sequence[SupportsIndex]) -> tuple[int, ...]:
     try:
         shape = tuple(operator.index(extent) for extent in given)
     except TypeError:
         shape = (0,)
     if any(extent < 1 for extent in shape):
-        raise KernelError(f"{kernel_name}: {name} has shape {given!r}; every axis is an integer of at least 1")
+        raise KernelError(
+            f"{kernel_name}: {port.name} has shape {given!r}; every axis is an integer of at least 1", port.source
+        )
     return shape
 
 

@@ -6,6 +6,8 @@ import itertools
 import linecache
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import FrameType
 
@@ -51,9 +53,31 @@ class KernelError(ValueError):
         self.source = source
 
 
+@contextmanager
+def located(source: Source) -> Iterator[None]:
+    """Errors that know no line of the kernel get this one."""
+    try:
+        yield
+    except KernelError as error:
+        if error.source is not None:
+            raise
+        raise type(error)(error.message, source) from error
+
+
 def at(code_file: str, line: int) -> Source:
     """The `Source` of a line of a file."""
     return Source(code_file, line, linecache.getline(code_file, line).strip())
+
+
+def definition(code_file: str, line: int) -> Source:
+    """The `Source` of the `def` of a function whose code begins at that line: decorators stand above it."""
+    for number in range(line, len(linecache.getlines(code_file)) + 1):
+        found = at(code_file, number)
+        if found.text.startswith("def "):
+            return found
+        if not found.text.startswith("@"):
+            break
+    return at(code_file, line)
 
 
 def here() -> Source:

@@ -22,7 +22,7 @@ from enum import Enum
 import numpy as np
 
 from .extents import Axis, Expr, Extents, Index, resolve
-from .source import KernelError, Source
+from .source import KernelError, Source, located
 
 READ_ONLY = ("in", "table")  # roles of buffers that a kernel may not write
 ELEMENTS = "elements"  # the dim behind a port that is only `...`: its flat element count
@@ -103,7 +103,12 @@ class Buffer:
         """The shape of one batch element, or `(elements,)` of a whole-array buffer."""
         if self.whole:
             return (extents.dims[ELEMENTS],)
-        return tuple(resolve(extent, extents.dims) for extent in self.shape)
+        with located(self.source):
+            shape = tuple(resolve(extent, extents.dims) for extent in self.shape)
+        for declared, extent in zip(self.shape, shape, strict=True):
+            if extent < 1:
+                raise KernelError(f"the axis {declared} of {self.name} has {extent} elements", self.source)
+        return shape
 
     def logical_shape(self, extents: Extents) -> tuple[int, ...]:
         """The shape a caller sees."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from kohakutpu.lang.extents import Extents, resolve
 from kohakutpu.lang.shapes import settled, shape_of, statement_shape
-from kohakutpu.lang.source import KernelError, Source
+from kohakutpu.lang.source import KernelError, Source, located
 from kohakutpu.lang.trace import (
     READ_ONLY, Assign, Buffer, BufferLeaf, Contract, Expression, Loop, Open, Slice, Statement, Store, TileLeaf, Trace,
     Units, check_slice,
@@ -59,14 +59,18 @@ class Walk:
     def body(self, nodes, known: dict[str, int]) -> None:
         for node in nodes:
             if isinstance(node, Units):
-                counts = [range(resolve(count, known)) for count in node.counts]
+                with located(node.source):
+                    counts = [range(resolve(count, known)) for count in node.counts]
                 for point in itertools.product(*counts):
                     self.body(node.body, known | {i.name: v for i, v in zip(node.indices, point, strict=True)})
             elif isinstance(node, Loop):
-                for value in range(resolve(node.count, known)):
+                with located(node.source):
+                    count = resolve(node.count, known)
+                for value in range(count):
                     self.body(node.body, known | {node.index.name: value})
             else:
-                self.statement(node, known)
+                with located(node.source):
+                    self.statement(node, known)
 
     def statement(self, statement: Statement, known: dict[str, int]) -> None:
         if isinstance(statement, Open):
@@ -202,15 +206,16 @@ def check_operands(trace: Trace, extents: Extents, inputs: Mapping[str, np.ndarr
     """The operands as uint16. Raises InterpreterError for a missing, surplus or misshapen one."""
     surplus = sorted(set(inputs) - {port.name for port in trace.inputs})
     if surplus:
-        raise InterpreterError(f"{trace.name} has no operand {', '.join(surplus)}")
+        raise InterpreterError(f"{trace.name} has no operand {', '.join(surplus)}", trace.source)
     checked = {}
     for port in trace.inputs:
         if port.name not in inputs:
-            raise InterpreterError(f"{trace.name}: no value for {port.name}")
+            raise InterpreterError(f"{trace.name}: no value for {port.name}", port.source)
         data, shape = np.asarray(inputs[port.name]), port.logical_shape(extents)
         if data.shape != shape or data.dtype not in (np.dtype(np.uint16), np.dtype(np.float16)):
             raise InterpreterError(
-                f"{trace.name}: {port.name} is {data.dtype}{list(data.shape)}, expected float16 or uint16{list(shape)}"
+                f"{trace.name}: {port.name} is {data.dtype}{list(data.shape)}, expected float16 or uint16{list(shape)}",
+                port.source,
             )
         checked[port.name] = np.ascontiguousarray(data).view(np.uint16)
     return checked

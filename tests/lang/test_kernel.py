@@ -1,11 +1,15 @@
 """Declaring kernels, binding shapes, finding kernels by name."""
 
+import numpy as np
 import pytest
 
 from kohakutpu import lang as L
+from kohakutpu.compiler import compile_kernel
 from kohakutpu.kernels.linear import linear_bias, linear_silu, matmul
 from kohakutpu.lang import KernelError, dims, kernel
 from kohakutpu.lang.trace import ELEMENTS
+from kohakutpu.machine import load
+from kohakutpu.reference import interpret
 
 M, K, N = dims("M, K, N")
 
@@ -18,11 +22,27 @@ def declared(**ports):
     return kernel(space["made"])
 
 
+WHOLE = "def linear_bias(x=L.In(..., M, K), w=L.In(N, K), b=L.In(N), y=L.Out(..., M, N), *, gm=8, gn=8, nk=2):"
+
+
+def underlined(error: KernelError) -> str:
+    """What of the source line an error's text underlines."""
+    line, marks = str(error).splitlines()[-2:]
+    assert set(marks.strip()) == {"^"}
+    return line[marks.index("^") : marks.rindex("^") + 1]
+
+
 def test_ports_and_knobs_come_from_the_signature():
     assert [port.name for port in linear_silu.inputs] == ["x", "w"]
     assert [port.name for port in linear_silu.outputs] == ["y"]
     assert linear_silu.knobs == {"gm": 8, "gn": 8, "nk": 2, "fuse": True}
     assert linear_silu.ports["x"].batched and not linear_silu.ports["w"].batched
+
+
+@kernel
+def matmul_like(x=L.In(M, K), w=L.In(N, K), y=L.Out(M, K)):
+    y <<= x
+    y <<= y + w.rows_from(0, M)
 
 
 @pytest.mark.parametrize(
@@ -40,8 +60,9 @@ def test_ports_and_knobs_come_from_the_signature():
     ],
 )
 def test_bad_declarations_are_refused(ports, reason):
-    with pytest.raises(KernelError, match=reason):
+    with pytest.raises(KernelError, match=reason) as caught:
         declared(**ports)
+    assert caught.value.source is not None
 
 
 def test_a_parameter_needs_a_default():
@@ -75,21 +96,22 @@ def test_whole_array_ports():
 
 
 @pytest.mark.parametrize(
-    "shapes, reason",
+    "shapes, reason, place",
     [
-        ({"x": (4, 64), "w": (4, 64), "v": (1,)}, "no operand 'v'; it has x, w, b"),
-        ({"x": (4, 64), "w": (4, 64), "b": (4,), "y": (4, 4)}, "y is an output"),
-        ({"x": (4, 64), "b": (4,)}, "no shape for w"),
-        ({"x": (64,), "w": (4, 64), "b": (4,)}, r"x\(\.\.\., M, K\) cannot have shape \(64,\)"),
-        ({"x": (4, 64), "w": (1, 4, 64), "b": (4,)}, r"w\(N, K\) cannot have shape"),
-        ({"x": (4, 64), "w": (4, 32), "b": (4,)}, "K is 64 for one operand and 32 for w"),
-        ({"x": (4, 0), "w": (4, 0), "b": (4,)}, "every axis is an integer of at least 1"),
-        ({"x": (4, 64), "w": (4, 64), "b": (5,)}, "N is 4 for one operand and 5 for b"),
+        ({"x": (4, 64), "w": (4, 64), "v": (1,)}, "no operand 'v'; it has x, w, b", WHOLE),
+        ({"x": (4, 64), "w": (4, 64), "b": (4,), "y": (4, 4)}, "y is an output", "L.Out(..., M, N)"),
+        ({"x": (4, 64), "b": (4,)}, "no shape for w", "L.In(N, K)"),
+        ({"x": (64,), "w": (4, 64), "b": (4,)}, r"x\(\.\.\., M, K\) cannot have shape \(64,\)", "L.In(..., M, K)"),
+        ({"x": (4, 64), "w": (1, 4, 64), "b": (4,)}, r"w\(N, K\) cannot have shape", "L.In(N, K)"),
+        ({"x": (4, 64), "w": (4, 32), "b": (4,)}, "K is 64 for one operand and 32 for w", "L.In(N, K)"),
+        ({"x": (4, 0), "w": (4, 0), "b": (4,)}, "every axis is an integer of at least 1", "L.In(..., M, K)"),
+        ({"x": (4, 64), "w": (4, 64), "b": (5,)}, "N is 4 for one operand and 5 for b", "L.In(N)"),
     ],
 )
-def test_shapes_that_do_not_bind(shapes, reason):
-    with pytest.raises(KernelError, match=reason):
+def test_shapes_that_do_not_bind(shapes, reason, place):
+    with pytest.raises(KernelError, match=reason) as caught:
         linear_bias.solve(shapes)
+    assert underlined(caught.value) == place
 
 
 def test_batch_axes_must_agree():
@@ -103,10 +125,58 @@ def test_expressions_of_dims():
     assert made.ports["y"].logical_shape(made.solve({"x": (6,), "z": (12,)})) == (2,)
     with pytest.raises(KernelError, match=r"z has shape \(11,\), expected \(12,\)"):
         made.solve({"x": (6,), "z": (11,)})
-    with pytest.raises(KernelError, match=r"the axis \(M // 3\) of y has 0 elements"):
+    with pytest.raises(KernelError, match=r"the axis \(M // 3\) of y has 0 elements") as caught:
         made.solve({"x": (2,), "z": (4,)})
+    assert underlined(caught.value) == "L.Out(M // 3)"
     with pytest.raises(KernelError, match="no operand fixes N of y"):
         declared(x=L.In(M), y=L.Out(N)).solve({"x": (2,)})
+
+
+def test_extents_that_the_shapes_make_impossible():
+    @kernel
+    def empty(x=L.In(M, N), y=L.Out(M, N)):
+        t = L.temp(M - 8, N)
+        t <<= x.rows_from(8)
+        y <<= x
+
+    @kernel
+    def divided(x=L.In(M, N), y=L.Out(M, N)):
+        y <<= x
+        for _ in L.loop(M // (N - 8)):
+            y <<= y * 2
+
+    for made, reason, place in (
+        (empty, r"the axis \(M - 8\) of t1 has 0 elements", "L.temp(M - 8, N)"),
+        (divided, r"\(M // \(N - 8\)\) divides by zero", "L.loop(M // (N - 8))"),
+    ):
+        extents = made.solve({"x": (8, 8)})
+        for run in (lambda: compile_kernel(made, load("quad"), {"x": (8, 8)}),  # noqa: B023
+                    lambda: interpret(made.trace(), extents, {"x": np.zeros((8, 8), np.float16)})):  # noqa: B023  # fmt: skip
+            with pytest.raises(KernelError, match=reason) as caught:
+                run()
+            assert underlined(caught.value) == place
+
+
+@pytest.mark.parametrize(
+    "operands, reason, place",
+    [
+        ({}, "no value for x", "L.In(..., M, K)"),
+        ({"x": np.zeros((4, 32), np.float32)}, r"x is float32\[4, 32\], expected float16 or uint16\[4, 32\]", "L.In(..., M, K)"),
+        ({"x": np.zeros((4, 32), np.float16), "w": np.zeros((4, 31), np.float16)}, r"w is float16\[4, 31\]", "L.In(N, K)"),
+        ({"v": np.zeros(1)}, "has no operand v", WHOLE),
+    ],
+)
+def test_operands_that_are_refused(operands, reason, place):
+    extents = linear_bias.solve({"x": (4, 32), "w": (4, 32), "b": (4,)})
+    with pytest.raises(KernelError, match=reason) as caught:
+        interpret(linear_bias.trace(), extents, operands)
+    assert underlined(caught.value) == place
+
+
+def test_a_kernel_that_does_not_fit_the_memory():
+    with pytest.raises(KernelError, match=r"w \(\d+ bytes\) does not fit") as caught:
+        compile_kernel(matmul_like, load("quad"), {"x": (8, 1 << 20), "w": (1 << 20, 1 << 20)})
+    assert underlined(caught.value) == "L.In(N, K)"
 
 
 # ---- knobs -----------------------------------------------------------------------------------------------
