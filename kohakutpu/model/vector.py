@@ -180,8 +180,6 @@ class VectorCore(Endpoint):
             details.append(self.fill.describe())
         if not self.drain.idle:
             details.append(self.drain.describe())
-        if details and not lines:
-            lines.append(f"{self.name}: idle")
         return lines + [f"  {line}" for line in details]
 
 
