@@ -20,6 +20,7 @@ from kohakutpu.isa.vector import DescField, Envelope, Opcode, Source
 from kohakutpu.machine import Machine
 
 from .artifact import Artifact, Kick, Round
+from .rowpredict import Lanes
 
 FLIT_WORDS = 5
 ACCESS = 3  # cycles of a register access before its first beat
@@ -32,7 +33,6 @@ SWEEP_TAIL = 29  # from a sweep's last issue to its last word in the result queu
 SHORTEST = 5
 BURST = 9 / 8  # flits of a burst for each of its words
 QUEUE = 128
-LANES, SHORT, LOAD, TREE = 17, 3, 6, 55  # cycles until a result can be used
 MOST_WORDS = 20_000  # of one run that are looked at; loops beyond are scaled
 
 
@@ -226,7 +226,7 @@ class _Clock:
     def _program(self, unit: _Unit, start: float, pc: int, busy) -> float:
         """When a run ends: words in order, each behind the one before it and what it reads."""
         now, filled, drained = start, start, start
-        ready: dict[tuple[str, int], float] = {}
+        lanes = Lanes(start)
         loop: list[int] | None = None  # [first, end, turns left]
         for _ in range(MOST_WORDS):
             word = unit.image.get(pc)
@@ -236,52 +236,35 @@ class _Clock:
             chunks = math.ceil(unit.scalars.get(-1, vector.VL_MAX) / 16)
             pc += 1
             if i.op == Opcode.VHALT:
-                return max(now, drained, *ready.values(), start) + 2
+                return max(now, drained, lanes.written, lanes.issued) + 2
             if i.op == Opcode.VSETI:
-                unit.scalars[i.vd] = vector.IMMEDIATE.get(unit.image[pc], "value")
+                if i.sa != Source.K:
+                    unit.scalars[i.vd] = vector.IMMEDIATE.get(unit.image[pc], "value")
+                    now = max(now, lanes.scalar(i.vd))
                 pc += 1
                 now += 2
             elif i.op == Opcode.VSETVL:
                 unit.scalars[-1] = unit.scalars.get(i.va, vector.VL_MAX) or vector.VL_MAX
+                now = max(now, lanes.scalar(i.va)) + 1
+            elif i.op == Opcode.VSETMODE:
                 now += 1
             elif i.op == Opcode.VLOOP:
                 loop = [pc, pc + i.vb, max(unit.scalars.get(i.va, 1), 1)]
-                now += 1
+                now += 2
             elif i.op == Opcode.VFILL:
                 words = self._words(unit, i.ad)
+                now = max(now, lanes.issued)
                 filled = self._read(unit, max(now, filled - self.latency), words * self.pace, busy) + 4
                 now += 1
             elif i.op == Opcode.VBAR:
                 now = max(now + 1, filled)
             elif i.op == Opcode.VDRAIN:
-                first = max(now, drained) + 4
+                first = max(now, drained, lanes.issued, lanes.stored) + 4
                 now = first + self._words(unit, i.ad)
                 drained = self._write(unit, first, self._words(unit, i.ad), busy)
             else:
-                now = self._lanes(i, now, chunks, ready)
+                now = lanes.put(i, now, chunks)
             if loop is not None and pc == loop[1]:
                 loop[2] -= 1
                 pc, loop = (loop[0], loop) if loop[2] > 0 else (pc, None)
         return now
-
-    def _lanes(self, i, now: float, chunks: int, ready: dict[tuple[str, int], float]) -> float:
-        """A word of the lanes, of loads or of stores; returns when the next one may issue."""
-        op = i.op
-        if op == Opcode.VSETMODE:
-            return max([now, *(at for (kind, _), at in ready.items() if kind == "v")]) + 1
-        sources = [("v", i.va)] if op not in (Opcode.VLD, Opcode.VST) else []
-        if op == Opcode.VST:
-            sources = [("v", i.vd)]
-        elif op <= Opcode.VRSQRT:
-            chosen = ((i.va, i.sa), (i.vb, i.sb), (i.vc, i.sc))
-            sources = [("s" if at == Source.S else "v", register) for register, at in chosen if at in (Source.V, Source.S)]
-        elif op == Opcode.VBCAST and i.sa == Source.S:
-            sources = [("s", i.va)]
-        begin = max([now, *(ready.get(source, 0) for source in sources)])
-        if op == Opcode.VRED:
-            ready["s", i.vd] = begin + chunks + TREE
-        elif op != Opcode.VST:
-            result = ("s", i.vd) if op == Opcode.VBCAST and i.sa != Source.S else ("v", i.vd)
-            wait = LOAD if op == Opcode.VLD else SHORT if op in (Opcode.VCVT, Opcode.VSHUF, Opcode.VBCAST) else LANES
-            ready[result] = begin + wait
-        return begin + chunks

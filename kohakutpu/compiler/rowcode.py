@@ -15,8 +15,8 @@ from kohakutpu.isa.vector import ALU_OPS, Mode, Opcode, RedKind
 
 from .core import Image
 from .expressions import REGISTERS
+from .rowpredict import GAP, LANE, LOAD, TREE_WIDE
 
-LANE_CYCLES, LOAD_CYCLES, REDUCE_CYCLES, REDUCE_GAP = 17, 6, 62, 21  # docs/microarchitecture/vector-core.md, "Issue"
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ def emit(image: Image, words: Sequence[tuple[Word, dict[str, int]]], lengths: Ma
 @dataclass
 class _Clock:
     now: int = 0
-    reduced: int = -REDUCE_GAP
+    reduced: int = -GAP
     ready: dict[Reg, int] = field(default_factory=dict)
 
 
@@ -145,11 +145,11 @@ def estimated_cycles(words: Sequence[Word]) -> int:
     for word in words:
         start = max([clock.now, *(clock.ready.get(reg, 0) for _, reg in word.uses)])
         if word.op == Opcode.VRED:
-            start = max(start, clock.reduced + REDUCE_GAP)
+            start = max(start, clock.reduced + GAP)
             clock.reduced = start + word.beats
         clock.now = start + word.beats
         for _, reg in word.makes:
-            after = LOAD_CYCLES if word.op in (Opcode.VLD, Opcode.VBCAST) else LANE_CYCLES
+            after = LOAD if word.op in (Opcode.VLD, Opcode.VBCAST) else LANE
             reduced = reg.bank == "S" and word.op == Opcode.VRED
-            clock.ready[reg] = clock.now + REDUCE_CYCLES if reduced else start + after
+            clock.ready[reg] = clock.now + TREE_WIDE if reduced else start + after
     return clock.now

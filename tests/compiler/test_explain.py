@@ -8,7 +8,8 @@ from kohakutpu.compiler import Options, compile_kernel
 from kohakutpu.compiler.explain import explain, summary
 from kohakutpu.compiler.predict import predict
 from kohakutpu.host.simulate import run_model
-from kohakutpu.kernels import linear_silu, matmul, mlp, swiglu
+from kohakutpu.kernels import layernorm, linear_silu, matmul, mlp, rmsnorm, row_sum, softmax, swiglu
+from kohakutpu.kernels.attention import attention
 from kohakutpu.machine import load
 
 AUTO = dict.fromkeys(("gm", "gn", "nk"), "auto")
@@ -19,6 +20,11 @@ CASES = [
     (linear_silu, "mm_mesh", {"x": (32, 64), "w": (32, 64)}, {"gm": 8, "gn": 8, "nk": 2, "fuse": False}, Options()),
     (linear_silu, "quad", {"x": (32, 64), "w": (32, 64)}, {"gm": 4, "gn": 8, "nk": 2}, Options("published")),
     (swiglu, "quad", {"x": (16, 64), "wg": (32, 64), "wu": (32, 64)}, AUTO, Options()),
+    (softmax, "quad", {"x": (64, 64)}, {}, Options()),
+    (layernorm, "quad", {"x": (64, 64), "w": (64,), "b": (64,)}, {}, Options()),
+    (rmsnorm, "mm_mesh", {"x": (10, 777), "w": (777,)}, {}, Options()),
+    (row_sum, "mm_mesh", {"x": (1, 6000)}, {}, Options()),
+    (attention, "quad", {"q": (32, 32), "k": (64, 32), "v": (64, 64)}, {"gm": 4}, Options()),
     (mlp, "ship_3x2", {"x": (64, 64), "up": (64, 64), "down": (64, 64)}, {"gm": 8, "gn": 8, "nk": 2}, Options()),
 ]
 
