@@ -16,11 +16,11 @@ from kohakutpu.xpu.types import MEMORY, VOID, FunctionType, Scalar, TileType, Ve
 
 
 class Unlowered(Exception):
-    """XPU-N01, XPU-N02 or XPU-N04: a construct that a target has no code for."""
+    """XPU-N01, XPU-N02 or XPU-N04: a construct that a target has no code for. `reason` is the launch's, of REASONS."""
 
-    def __init__(self, refusal: Refusal):
+    def __init__(self, refusal: Refusal, reason: int = 0):
         super().__init__(str(refusal))
-        self.refusal = refusal
+        self.refusal, self.reason = refusal, reason
 
 
 @dataclass(eq=False)
@@ -54,10 +54,10 @@ class LoweringTarget:
         self.frame = Frame(program.kernel)
         self.frames: list[Frame] = []  # those of the callers
 
-    def refuse(self, what: str, at, code: str = "XPU-N01") -> NoReturn:
+    def refuse(self, what: str, at, code: str = "XPU-N01", reason: int = 0) -> NoReturn:
         """No code for a construct."""
         inside = self.frame.function.name if self.frames else ""
-        raise Unlowered(Refusal(f"{code}: {what}", at, inside))
+        raise Unlowered(Refusal(f"{code}: {what}", at, inside), reason)
 
     # The walk.
     def value(self, node: tree.Expression):

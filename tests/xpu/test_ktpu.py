@@ -251,6 +251,20 @@ def test_another_wave_width_is_unsupported():
     assert caught.value.code == 3
 
 
+def test_a_view_that_begins_inside_a_word_cannot_be_bound(kernels):
+    slab, y = KernelBuffer.of(f32, random(f32, 64)), KernelBuffer(f32, 64)
+    before = y.download().tobytes()
+    for offset, fits in ((8, True), (4, False), (16, True), (17, False)):
+        call = Request(kernels["saxpy"], (1, 1, 1), (16, 1, 1), 0, (y.slice(0, 16), slab.slice(offset, 16), 0.5, 16))
+        if fits:
+            KTPU.lower(call)
+            continue
+        with pytest.raises(XpuLaunchError, match="cannot bind: .*inside a word of 32 bytes .line ") as caught:
+            KTPU.run(call)
+        assert caught.value.code == 9 and f"x begins at byte {4 * offset} of its allocation" in str(caught.value)
+    assert y.download().tobytes() == before
+
+
 @pytest.mark.parametrize("body, text", [
     ("y[i + 64] = x[i]", r"a write of y\[64\], which has 64 elements"),
     ("if i < 3:\n    barrier.workgroup()", "barrier.workgroup, which a work-item does not reach"),

@@ -7,7 +7,7 @@ import kohakutpu.backends.cpu  # noqa: F401 - the default runtime's choice, what
 from kohakutpu.reference.xpu import ReferenceBackEnd
 from kohakutpu.xpu import (
     Event, Geometry, KernelBuffer, KernelStream, KernelTimer, Occupancy, Shared, Wave, XpuError, XpuLaunchError, f32,
-    i32, kernel, lane_block, lane_block_of, row_grid, thread, u8,
+    i32, kernel, lane_block, lane_block_of, row_grid, thread, u8, wave,
 )  # fmt: skip
 from kohakutpu.xpu.launch import REASONS, Runtime
 from kohakutpu.xpu.timer import Tier, within_peak
@@ -96,6 +96,28 @@ def test_a_kernel_without_code_is_refused_with_the_reason():
     with pytest.raises(XpuLaunchError, match="bad on reference: no device code registered: thread.clock") as caught:
         bad.launch(stream(), grid=1)(KernelBuffer(i32, 1))
     assert caught.value.code == 0
+
+
+@pytest.mark.parametrize("width", [4, 8, 16, 32])
+def test_a_wave_kernel_has_no_scalar_build(width):
+    """Reason 2 cannot occur: whatever the block, the code's waves are vectors of the declared width."""
+    from kohakutpu.backends.cpu import CPU
+
+    @Wave(width)
+    @kernel
+    def waves(y: KernelBuffer[f32]):
+        y[thread.x()] = wave.reduce_sum_f32(y[thread.x()])
+
+    for block, checked in ((1, True), (width, False), (3 * width + 1, False)):
+        code = CPU.code(waves, (block, 1, 1), CPU.width_of(waves), checked)
+        assert code.width == width and f"fadd <{width} x float>" in code.text
+
+
+def test_a_launch_states_no_deadline():
+    """Reason 5 cannot occur: there is nowhere to state one."""
+    with pytest.raises(TypeError, match="deadline"):
+        double.launch(stream(), grid=1, deadline=1)
+    assert not {word for word in dir(KernelStream) if "deadline" in word or "submi" in word}
 
 
 def test_a_misaligned_base_is_refused():

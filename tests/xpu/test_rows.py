@@ -1,5 +1,7 @@
 """Every row of the language's specification is implemented or refused by name, and a test that exists proves it.
 
+So is every reason of a refused launch; one that no back end can come to says why.
+
 `python tests/xpu/test_rows.py` writes the table into docs/xpu.md.
 """
 
@@ -9,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from kohakutpu.xpu.launch import REASONS
 from kohakutpu.xpu.verbs import VERBS
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs/xpu.md"
 SPEC = HERE.parents[2] / "shared/spec/xpu.md"
 BEGIN, END = "<!-- rows: written by tests/xpu/test_rows.py -->\n", "<!-- end of rows -->\n"
+STATES = ("implemented", "refused", "cannot occur", "open")
 # How many rows may still be open.
 OPEN = 0
 
@@ -81,9 +85,13 @@ def test_every_row_has_a_state_and_a_proof_that_exists():
         body = ast.parse(path.read_text()).body
         tests |= {f"{path.name}::{node.name}" for node in body if isinstance(node, ast.FunctionDef)}
     for row in rows():
-        assert row["status"] in ("implemented", "refused", "open"), row
-        assert (row["test"] in tests) if row["status"] in ("implemented", "refused") else (row["how"]), row
+        assert row["status"] in STATES, row
+        assert (row["test"] in tests) if row["status"] != "open" else (row["how"]), row
     assert sum(row["status"] == "open" for row in rows()) == OPEN
+
+
+def test_every_reason_of_a_refused_launch_has_a_row():
+    assert [row["item"] for row in rows() if row["section"] == "5.3"] == list(REASONS)
 
 
 def test_every_built_in_is_used_by_a_test():

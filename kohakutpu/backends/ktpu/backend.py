@@ -30,9 +30,11 @@ from kohakutpu.xpu.launch import REASONS, RUNTIME, Geometry, Request
 from kohakutpu.xpu.memory import KernelBuffer
 from kohakutpu.xpu.types import BufferType, FunctionType, TileType
 
+from .instructions import LANES, WORD
+from .memory import Buffer
 from .phases import SLOT, programs
-from .programs import WORD, DoesNotFit, shaped
-from .target import LANES, Buffer, KtpuTarget
+from .programs import DoesNotFit, shaped
+from .target import KtpuTarget
 from .tiles import Product, TileTarget, compiled
 from .work import Work, worked
 
@@ -240,7 +242,8 @@ class KtpuBackEnd:
         try:
             return Lowered(request, self.machine())
         except Unlowered as unlowered:
-            raise XpuLaunchError(kernel.name, self.name, 0, REASONS[0], str(unlowered)) from None
+            reason = unlowered.reason
+            raise XpuLaunchError(kernel.name, self.name, reason, REASONS[reason], str(unlowered)) from None
 
     def run(self, request: Request) -> int:
         """On the cycle models. Gives the cycles."""

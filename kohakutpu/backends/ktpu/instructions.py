@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from kohakutpu.isa.vector import OPERANDS, Opcode
 
+WORD, LANES = 32, 16  # bytes of a word of memory, lanes of a wave
 Operand = tuple[str, int]
 Mask = tuple[bool, ...]  # of 16 lanes
 

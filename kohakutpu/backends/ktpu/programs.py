@@ -13,9 +13,8 @@ from kohakutpu.compiler.core import CoreState, CoreWriter, Image
 from kohakutpu.isa import vector as isa
 from kohakutpu.isa.vector import OPERANDS, DType, Opcode, Source
 
-from .instructions import Code, Instruction, Mask, ordered
+from .instructions import LANES, WORD, Code, Instruction, Mask, ordered
 
-WORD, LANES = 32, 16
 SIDE_BY_SIDE = isa.VL_MAX // LANES
 REGISTERS, PREDICATES = 16, 4
 SCALARS = range(1, 16)  # S0 holds the vector length

@@ -22,9 +22,11 @@ from kohakutpu.machine import Machine
 from kohakutpu.xpu import tree
 from kohakutpu.xpu.types import TileType, Use, f16
 
-from .instructions import Code, Operand
+from .instructions import LANES, Code, Operand
+from .memory import Buffer
+from .numbers import Floats
 from .phases import Phase
-from .target import LANES, Buffer, Floats, KtpuTarget
+from .target import KtpuTarget
 
 BLOCK = 32
 M, K, N = dims("M, K, N")
