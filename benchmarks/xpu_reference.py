@@ -19,33 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from kohakutpu.reference.xpu import Launch, run
-from kohakutpu.xpu import KernelBuffer, Shared, barrier, f32, kernel, thread, u32, workgroup
-
-
-@kernel
-def saxpy(y: KernelBuffer[f32], x: KernelBuffer[f32], a: f32, n: u32):
-    i = thread.global_id_x()
-    if i < n:
-        y[i] = a * x[i] + y[i]
-
-
-@kernel
-def gemm(c: KernelBuffer[f32], a: KernelBuffer[f32], b: KernelBuffer[f32], n: u32):
-    rows = Shared[f32](256)
-    cols = Shared[f32](256)
-    x = thread.x()
-    y = thread.y()
-    row = workgroup.y() * 16 + y
-    col = workgroup.x() * 16 + x
-    total = f32(0.0)
-    for t in range(n // 16):
-        rows[y * 16 + x] = a[row * n + t * 16 + x]
-        cols[y * 16 + x] = b[(t * 16 + y) * n + col]
-        barrier.workgroup()
-        for k in range(16):
-            total += rows[y * 16 + k] * cols[k * 16 + x]
-        barrier.workgroup()
-    c[row * n + col] = total
+from xpu_kernels import saxpy, tiled_gemm
 
 
 COUNT, PART, SIDE = 1 << 20, 1 << 13, 256
@@ -63,7 +37,7 @@ def rates() -> list[dict]:
     x, tiles = np.ones(COUNT, np.float32), [np.ones(SIDE * SIDE, np.float32) for _ in range(3)]
     cases = (
         ("saxpy", saxpy, lambda n: [x[:n].copy(), x[:n], 2.5, n], COUNT, PART, lambda n: Launch(n // 256, 256)),
-        ("gemm", gemm, lambda n: [*tiles, SIDE], SIDE * SIDE, 256,
+        ("gemm", tiled_gemm, lambda n: [*tiles, SIDE], SIDE * SIDE, 256,
          lambda n: Launch((16, 16) if n > 256 else 1, (16, 16))),
     )  # fmt: skip
     rows = []

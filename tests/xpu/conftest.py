@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kohakutpu import xpu
+from kohakutpu.conformance.xpu.load import module_of
 from kohakutpu.reference.xpu import Launch, refusals, run
 
 
@@ -27,6 +28,18 @@ def with_body(body: str, parameters: str = "out: KernelBuffer[i32]", **more):
     """A kernel from the lines of its body."""
     lines = "\n".join("    " + line for line in body.strip("\n").splitlines())
     return build(f"@kernel\ndef k({parameters}):\n{lines}\n", **more)
+
+
+@pytest.fixture(scope="session")
+def bench():
+    """The kernels of the benchmarks."""
+    return module_of(Path(__file__).parents[2] / "benchmarks/xpu_kernels.py")
+
+
+@pytest.fixture(scope="session")
+def saxpy(bench):
+    """y = a*x + y, guarded by its count."""
+    return bench.saxpy
 
 
 @pytest.fixture(scope="session")

@@ -62,14 +62,7 @@ def integers(count=64, kind=np.int32, seed=5):
     return np.random.default_rng(seed).integers(limits.min, limits.max, count, kind, endpoint=True)
 
 
-@kernel
-def saxpy(y: KernelBuffer[f32], x: KernelBuffer[f32], a: f32, n: u32):
-    i = thread.global_id_x()
-    if i < n:
-        y[i] = a * x[i] + y[i]
-
-
-def test_a_launch_on_worker_threads(monkeypatch):
+def test_a_launch_on_worker_threads(monkeypatch, saxpy):
     runtime = Runtime()
     runtime.register(CPU)
     stream = KernelStream(runtime)
@@ -317,14 +310,14 @@ def k(out: KernelBuffer[i32], op: Function[meet, pass_]):
 
 
 @pytest.mark.parametrize("name, value", [("XPU_CPU_WORKERS", "0"), ("XPU_CPU_WAVE_WIDTH", "3"), ("XPU_UB_TRAPS", "1")])
-def test_a_wrong_setting_is_refused(monkeypatch, name, value):
+def test_a_wrong_setting_is_refused(monkeypatch, name, value, saxpy):
     monkeypatch.setenv(name, value)
     y = np.zeros(4, np.float32)
     with pytest.raises(XpuError, match=f"{name}='?{value}'?: "):
         CPU.run(Request(saxpy, (1, 1, 1), (4, 1, 1), 0, (y, y, 1.0, 4)))
 
 
-def test_the_width_is_the_declared_one_else_the_hosts(monkeypatch):
+def test_the_width_is_the_declared_one_else_the_hosts(monkeypatch, saxpy):
     @Wave(width=32)
     @kernel
     def wide(out: KernelBuffer[u32]):
@@ -403,7 +396,7 @@ def test_lanes_that_go_apart_over_a_tile_are_refused_when_they_do(cpu, body_of):
         assert caught.value.code == 0
 
 
-def test_wrong_arguments_are_refused(cpu):
+def test_wrong_arguments_are_refused(cpu, saxpy):
     y = np.zeros(4, np.float32)
     for arguments, text in (
         ((y, y, 1.0), "3 arguments, where 4 are taken"),

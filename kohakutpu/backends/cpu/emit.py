@@ -34,12 +34,14 @@ class Value:
     """`ir` is a scalar if `stride` is a number, where lane l holds ir + l*stride (mod 2**bits); else W lanes.
 
     Of stride 1: `aligned` if `ir` is a multiple of W as an unsigned number; `below`, a bound that all lanes are under.
+    Of a condition: `whole`, a scalar that is true only where the condition holds in all W lanes.
     """
 
     ir: object
     stride: int | None = 0
     aligned: bool = False
     below: int | None = None
+    whole: object = None
 
     @property
     def uniform(self) -> bool:
@@ -151,6 +153,10 @@ class Emitter:
     def any(self, mask):
         """True if a lane is set."""
         return self.builder.icmp_unsigned("!=", self.bits(mask), ir.Constant(ir.IntType(self.width), 0))
+
+    def all(self, mask):
+        """True if every lane is set."""
+        return self.builder.icmp_unsigned("==", self.bits(mask), ir.Constant(ir.IntType(self.width), -1))
 
     def full(self):
         """The mask as a vector."""

@@ -6,6 +6,7 @@ loop or function; after a statement that lanes may leave, the mask is what it wa
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 from kohakutpu.backends.lowering import LoweringTarget, void
@@ -16,6 +17,7 @@ from .emit import I1, I64, Value, llvm_type
 from .loops import Counted, Tested
 
 RETURN = "return"
+COPIES = 16  # bodies of a kernel that are emitted a second time, for waves of which every lane is there
 
 
 class Slot:
@@ -72,6 +74,8 @@ class Leaves:
 
 class Flow(LoweringTarget):
     """Variables, branches, loops and calls of a wave."""
+
+    copies = 0
 
     @cached_property
     def leaves(self) -> Leaves:
@@ -202,6 +206,9 @@ class Flow(LoweringTarget):
             if isinstance(statement, (tree.Break, tree.Continue, tree.Return)):
                 break
             gone = self.leaves.of(statement) if number + 1 < len(body) else ()
+            if gone == {RETURN} and mask is None and self.may_copy():
+                self.without(self.remaining(mask, gone), body[number + 1 :])
+                break
             if gone:
                 mask = self.remaining(mask, gone)
                 rest = self.builder.append_basic_block("rest")
@@ -211,6 +218,20 @@ class Flow(LoweringTarget):
         if end is not None:
             self.builder.branch(end)
             self.builder.position_at_end(end)
+
+    def may_copy(self) -> bool:
+        """True while a body may be emitted twice, for whole waves and for parts of one. Code must not grow without end."""
+        self.copies += 1
+        return self.copies <= COPIES
+
+    def without(self, left, rest: tuple) -> None:
+        """The rest of a block after some may have returned: without a mask where nobody did."""
+
+        def part():
+            with self.when(self.any(left)):
+                self.block(rest, left)
+
+        self.fork(self.all(left), lambda: self.block(rest, None), part)
 
     def statement(self, node: tree.Statement) -> None:
         """One statement."""
@@ -255,6 +276,11 @@ class Flow(LoweringTarget):
 
     def choose(self, condition: Value, then, otherwise) -> None:
         """Run either or both of two ways, each under its mask. The mask afterwards is the one before."""
+        if condition.whole is not None and self.mask is None and self.may_copy():
+            part = replace(condition, whole=None)
+            self.fork(condition.whole, lambda: then(None), lambda: self.choose(part, then, otherwise))
+            self.mask = None
+            return
         b, mask = self.builder, self.mask
         ways = [(condition.ir if condition.uniform else self.under(self.spread(condition)), then)]
         if otherwise is not None:
@@ -276,11 +302,12 @@ class Flow(LoweringTarget):
 
     def fork(self, condition, then, otherwise) -> None:
         """if and else on a scalar."""
-        b = self.builder
+        b, mask = self.builder, self.mask
         yes, no, after = (b.append_basic_block(name) for name in ("yes", "no", "after"))
         b.cbranch(condition, yes, no)
         for block, way in ((yes, then), (no, otherwise)):
             b.position_at_end(block)
+            self.mask = mask
             way()
             b.branch(after)
         b.position_at_end(after)

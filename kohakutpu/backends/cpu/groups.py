@@ -15,10 +15,11 @@ from kohakutpu.backends.hoist import hoisted, meets
 from kohakutpu.backends.lowering import Frame, void
 from kohakutpu.backends.varying import Varying, assigned
 from kohakutpu.xpu import tree
-from kohakutpu.xpu.types import BOOL, MEMORY, FunctionType, Op, VectorType, f32, u32, u64
+from kohakutpu.xpu.types import BOOL, MEMORY, FunctionType, Op, TileType, VectorType, f32, u32
 
 from .emit import I1, I8, I32, I64, POINTER, Value, llvm_type
-from .flow import RETURN
+from .flow import RETURN, Slot
+from .loops import GroupTurns
 from .memory import Memory
 from .scratch import Scratch
 
@@ -231,7 +232,7 @@ class Groups(Scratch):
             if meets(run[0]):
                 self.group_statement(run[0], present, masked, gone)
             else:
-                with self.region(present):
+                with self.region(present), self.at_hand(run):
                     self.block(tuple(run), self.mask)
             left = self.leaves.of(tuple(run))
             gone |= left
@@ -243,6 +244,36 @@ class Groups(Scratch):
         if end is not None:
             self.builder.branch(end)
             self.builder.position_at_end(end)
+
+    @contextmanager
+    def at_hand(self, run: list):
+        """Variables of other regions that loops of this one name lie on the stack meanwhile, and so in registers."""
+        named: set = set()
+        for statement in run:
+            if isinstance(statement, (tree.While, tree.ForRange, tree.ForStripe, tree.ForBuffer)):
+                mentions(statement, named)
+        values, kept = self.frame.values, {}
+        for variable in sorted(named, key=lambda one: one.name):
+            held = values.get(variable)
+            slots = held if isinstance(held, tuple) else (held,)
+            if all(isinstance(slot, Slot) for slot in slots) and not isinstance(variable.type, TileType):
+                kept[variable] = held
+                near = tuple(self.copied(slot) for slot in slots)
+                values[variable] = near if isinstance(held, tuple) else near[0]
+        yield
+        for variable, held in kept.items():
+            if variable in self.assigned:
+                pairs = held, values[variable]
+                for far, near in zip(*pairs, strict=True) if isinstance(held, tuple) else (pairs,):
+                    far.store(near.load(), whole=True)
+            values[variable] = held
+
+    def copied(self, slot: Slot) -> Slot:
+        """A slot on the stack with the same in it."""
+        near = self.slot(slot.kind, slot.stride, False)
+        near.known = slot.known
+        near.store(slot.load(), whole=True)
+        return near
 
     def go_on_with(self, present, end) -> None:
         """Leave for a block where nobody of the workgroup is left."""
@@ -454,32 +485,3 @@ def present_in(frame, groups: Groups, masked):
         return mask
 
     return found
-
-
-class GroupTurns:
-    """A loop's turns where the workgroup meets inside: its bounds are kept for each wave."""
-
-    def __init__(self, groups: Groups, node):
-        self.groups, self.node = groups, node
-        self.inner = groups.turns(node)
-        if isinstance(node, tree.While):
-            return
-        inner = self.inner
-        self.start = groups.slot(inner.kind, inner.start.stride, True)
-        self.start.store(inner.start, whole=True)
-        self.total = groups.slot(u64, 0 if inner.total.uniform else None, True)
-        self.total.store(inner.total, whole=True)
-        names = (node.index, node.element) if isinstance(node, tree.ForBuffer) else (node.variable,)
-        groups.crossing.update(names)
-
-    def test(self, count):
-        """Whether lanes have this turn."""
-        if not isinstance(self.node, tree.While):
-            self.inner.total = self.total.load()
-        return self.inner.test(count)
-
-    def begin(self, count) -> None:
-        """Set the turn's variables."""
-        if not isinstance(self.node, tree.While):
-            self.inner.start = self.start.load()
-        self.inner.begin(count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from kohakutpu.xpu import tree
-from kohakutpu.xpu.types import BOOL, u32
+from kohakutpu.xpu.types import BOOL, u32, u64
 
 from .emit import I1, I64, Value
 
@@ -100,3 +100,32 @@ class Counted:
             flow.declare(node.element, flow.load_at(node, self.memory, at, u32))
         else:
             flow.declare(node.variable, at)
+
+
+class GroupTurns:
+    """A loop's turns where the workgroup meets inside: its bounds are kept for each wave."""
+
+    def __init__(self, groups, node):
+        self.groups, self.node = groups, node
+        self.inner = groups.turns(node)
+        if isinstance(node, tree.While):
+            return
+        inner = self.inner
+        self.start = groups.slot(inner.kind, inner.start.stride, True)
+        self.start.store(inner.start, whole=True)
+        self.total = groups.slot(u64, 0 if inner.total.uniform else None, True)
+        self.total.store(inner.total, whole=True)
+        names = (node.index, node.element) if isinstance(node, tree.ForBuffer) else (node.variable,)
+        groups.crossing.update(names)
+
+    def test(self, count):
+        """Whether lanes have this turn."""
+        if not isinstance(self.node, tree.While):
+            self.inner.total = self.total.load()
+        return self.inner.test(count)
+
+    def begin(self, count) -> None:
+        """Set the turn's variables."""
+        if not isinstance(self.node, tree.While):
+            self.inner.start = self.start.load()
+        self.inner.begin(count)

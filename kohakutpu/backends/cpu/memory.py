@@ -88,7 +88,19 @@ class MemoryAccess(Numbers):
         units = "slots" if memory.layout is not None and memory.layout.block else "elements"
         past = f", and {last} more" if last else ""
         text = f"{what} of {memory.name}[{{0}}]{past}, which has {{1}} {units}"
-        self.check(self.apply(bad, at), node.at, text, (kind, index), (i64, Value(slots)))
+        shown = ((kind, index), (i64, Value(slots)))
+        if at.stride is None or at.stride < 0:
+            self.check(self.apply(bad, at), node.at, text, *shown)
+            return
+        # One comparison of the first lane clears a whole wave; only where it does not, each lane is looked at.
+        room = b.sub(slots, I64((self.width - 1) * at.stride + last))
+        room = b.select(b.icmp_signed(">", room, I64(0)), room, I64(0))
+        outside = b.icmp_unsigned(">=", self.widen(at.ir, 64, kind.signed), room)
+        if at.uniform:
+            self.check(Value(outside), node.at, text, *shown)
+            return
+        with self.when(outside, likely=False):
+            self.check(self.apply(bad, at), node.at, text, *shown)
 
     def base_of(self, at: Value, kind: Scalar):
         """For a linear index of stride 1: where lane 0 would lie (i64), found from the first lane that runs."""

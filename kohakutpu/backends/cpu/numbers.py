@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from llvmlite import ir
 
@@ -96,7 +97,8 @@ class Numbers(Traps):
             return None
         held = self.widen(value.ir, target.bits)
         if target.bits < source.bits and not fits:
-            return Value(held, value.stride)
+            # A power of two, the width divides every range: the first lane stays a multiple of it.
+            return Value(held, value.stride, value.aligned and self.width <= 1 << target.bits)
         return Value(held, value.stride, value.aligned, value.below)
 
     def converted(self, value, source: Scalar, target: Scalar, signed: bool):
@@ -272,7 +274,20 @@ class Numbers(Traps):
         if self.fault == "call-result-sign":
             signed = signed or any(isinstance(part, tree.Call) for part in (node.left, node.right))
         how = b.icmp_signed if signed else b.icmp_unsigned
-        return self.apply(lambda x, y: how(COMPARE[op], x, y), left, right)
+        found = self.apply(lambda x, y: how(COMPARE[op], x, y), left, right)
+        return replace(found, whole=self.whole(op, how, left, right))
+
+    def whole(self, op: str, how, left: Value, right: Value):
+        """Whether a comparison of a coordinate with what all lanes share holds in all lanes: its extreme lane says."""
+        if right.uniform and left.stride == 1 and left.aligned:
+            x, y, last = left.ir, right.ir, op in ("lt", "le")
+            x = self.builder.add(x, self.like(x, self.width - 1)) if last else x
+        elif left.uniform and right.stride == 1 and right.aligned:
+            x, y, last = left.ir, right.ir, op in ("gt", "ge")
+            y = self.builder.add(y, self.like(y, self.width - 1)) if last else y
+        else:
+            return None
+        return how(COMPARE[op], x, y) if op in ("lt", "le", "gt", "ge") else None
 
     # Functions.
     def function(self, node, word: str, kind: Scalar, *values: Value) -> Value:
