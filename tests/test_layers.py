@@ -12,7 +12,7 @@ RANK = {
     "noc": 2, "reference": 2, "compiler": 2,
     "model": 3,
     "host": 4, "kernels": 4,
-    "backends": 5, "conformance": 5, "fuzz": 5, "sweep": 5, "view": 5,
+    "backends": 5, "conformance": 5, "fuzz": 5, "session": 5, "sweep": 5, "view": 5,
     "cli": 6,
 }  # fmt: skip
 # Pairs on neighbouring layers that must share nothing but what lies below both.

@@ -23,13 +23,17 @@ class ArgumentError(ValueError):
     """An option whose value is not understood: names the option, the value and the form."""
 
 
-def kernel_arguments(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
-    several = {"nargs": "?"} if optional else {}
-    parser.add_argument("kernel", metavar="KERNEL", help="module:function or path.py:function", **several)
+def machine_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--machine", default=DEFAULT_MACHINE, metavar="M",
         help=f"a name in machines/, a .yaml file or a .map picture (default {DEFAULT_MACHINE}; {', '.join(list_machines())})",
     )  # fmt: skip
+
+
+def kernel_arguments(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
+    several = {"nargs": "?"} if optional else {}
+    parser.add_argument("kernel", metavar="KERNEL", help="module:function or path.py:function", **several)
+    machine_argument(parser)
     parser.add_argument("--shape", action="append", default=[], metavar="a=32x64", help="an operand's shape (repeatable)")
     parser.add_argument("--knob", action="append", default=[], metavar="gm=8", help="a compile-time knob (repeatable); gm, gn and nk may be auto")
     parser.add_argument("--lowering", choices=LOWERINGS, default=DEFAULTS["lowering"], help="instruction selection")

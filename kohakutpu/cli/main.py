@@ -13,7 +13,7 @@ import sys
 from kohakutpu import __version__
 
 COMMANDS = (
-    "compile", "explain", "run", "sim", "lockstep", "fuzz", "view", "report", "disasm", "asm", "machine", "errata", "golden",
+    "compile", "explain", "plan", "run", "sim", "lockstep", "fuzz", "view", "report", "disasm", "asm", "machine", "errata", "golden",
     "rtl", "synth", "xpu", "bringup", "serve", "sweep", "ci", "build",
 )  # fmt: skip
 

@@ -7,6 +7,7 @@ work commutes with any order, so the buffers of one statement share one: the one
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 from kohakutpu.lang.extents import Extents
 from kohakutpu.lang.source import Source
@@ -55,14 +56,17 @@ class _Needs:
 
 
 def assign(
-    program: Program, trace: Trace, extents: Extents, preq: Collection[str] = ()
-) -> tuple[dict[str, Layout], list[Need]]:
+    program: Program, trace: Trace, extents: Extents, preq: Collection[str] = (),
+    given: Mapping[str, Layout] = MappingProxyType({}),
+) -> tuple[dict[str, Layout], list[Need]]:  # fmt: skip
     """The layout of every buffer, and the copies that products need of temps in another one; `preq` names operands
-    that are MXFP7 in memory.
+    that are MXFP7 in memory, `given` operands that lie in an order already.
 
     Raises CompileError for two needs that disagree, for a port nothing uses, and for a `preq` that is no operand.
     """
     needs = _Needs(program.buffers, extents)
+    for name, layout in given.items():
+        _given(needs, trace, name, layout)
     written: dict[str, Source] = {}
     moved = _moved(program)
     statements = trace.statements
@@ -126,12 +130,24 @@ def assign(
             held = needed[0][1] if needed else (Flat(needs.shape(name)), program.buffers[name].source)
             layouts[name] = held[0]
             for layout, source in needs.operands.get(name, {}).items():
+                if layout == held[0]:
+                    continue
                 if program.buffers[name].role != "temp":
                     first, second = (needed[0], (name, (layout, source))) if needed else (read[0], read[1])
                     needs.refuse(*first, *second)
                 copies.append(Need(name, layout, source))
         _check_padding(name, layouts[name], written)
     return layouts, copies
+
+
+def _given(needs: _Needs, trace: Trace, name: str, layout: Layout) -> None:
+    inputs = [port.name for port in trace.inputs]
+    if name not in inputs:
+        raise CompileError(f"layouts: {name} is no operand of {trace.name}; it has {', '.join(inputs)}")
+    if not isinstance(layout, Layout) or layout.shape != needs.shape(name):
+        shape = layout.shape if isinstance(layout, Layout) else repr(layout)
+        raise CompileError(f"layouts: {name} has elements of shape {needs.shape(name)}, not {shape}")
+    needs.need(name, layout, needs.buffers[name].source)
 
 
 def _moved(program: Program) -> dict[str, int]:

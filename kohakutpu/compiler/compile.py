@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -47,7 +48,8 @@ class Options:
     truncated), or as 'arrays' in memory (FP16, rounded). `addresses` places buffers by name; with `allow_overlap` those
     may lie over each other, which only a listing that is never run can want. `preq` names operands of products that
     are quantised as they are uploaded and lie in memory as MXFP7: half the bytes, fetched at twice the rate.
-    `relayout` says who copies a temp into the order that a product reads: the 'machine', or the 'host'.
+    `relayout` says who copies a temp into the order that a product reads: the 'machine', or the 'host'. `layouts` has the
+    byte orders, of one batch element, in which operands lie already.
     """
 
     lowering: str = "default"
@@ -56,6 +58,7 @@ class Options:
     allow_overlap: bool = False
     preq: Collection[str] = ()
     relayout: str = "machine"
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
 
     def __post_init__(self):
         for name, legal in (("lowering", LOWERINGS), ("constants", CONSTANTS), ("relayout", RELAYOUTS)):
@@ -79,9 +82,24 @@ def compile_kernel(
     Knobs `gm`, `gn` and `nk` may be "auto" (`settle`). Raises KernelError (CompileError, CannotFuse) with the offending
     line for everything that cannot be run; what is returned fits the machine.
     """
+    return prepare(kernel, machine, shapes, knobs, options).artifact()
+
+
+def prepare(
+    kernel: Kernel,
+    machine: Machine,
+    shapes: Mapping[str, tuple[int, ...]],
+    knobs: Mapping[str, object] | None = None,
+    options: Options = Options(),  # noqa: B008 - frozen
+    dirt: padding.Dirt | None = None,
+) -> Compilation:
+    """All of compiling but addresses: for callers that place the buffers of several kernels in one memory.
+
+    `dirt` is that of the operands, which is none where the host packs them. Raises as `compile_kernel` does, but for
+    buffers that do not fit together.
+    """
     trace = kernel.trace(**settle(kernel, machine, shapes, knobs or {}, options))
-    extents = kernel.solve(shapes)
-    return _Compilation(trace, extents, machine, options).artifact()
+    return Compilation(trace, kernel.solve(shapes), machine, options, dirt or padding.Dirt())
 
 
 def settle(
@@ -112,8 +130,14 @@ def settle(
     return best[1]
 
 
-class _Compilation:
-    def __init__(self, trace: Trace, extents: Extents, machine: Machine, options: Options):
+class Compilation:
+    """A kernel with the byte orders of its buffers, before it has addresses.
+
+    `images` are the buffers, constants included; `accesses` what each stage reads and writes; `lives` those of temps that
+    may share memory; `reach` how far beyond a buffer instructions touch memory. `copies_clean` keeps padding rows zero.
+    """
+
+    def __init__(self, trace: Trace, extents: Extents, machine: Machine, options: Options, dirt: padding.Dirt):
         self.trace = trace
         self.extents = extents
         self.machine = machine
@@ -126,13 +150,17 @@ class _Compilation:
                       "vector": {unit.node: unit for unit in machine.vectors}}  # fmt: skip
         self._check()
         self.cuts: dict[str, relayout.Shape] = {}  # by the copy's name
-        self.given = padding.Dirt()
-        self.layouts, copies = assign(self.program, trace, extents, options.preq)
+        self.given = dirt
+        self.copies_clean = False
+        self.layouts, copies = assign(self.program, trace, extents, options.preq, options.layouts)
         if copies:
             self._relayouts(copies)
         self.plans: dict[int, elementwise.Plan] = {}
         self.row_plans: dict[int, rows.RowPlan] = {}
-        self.images = self._place()
+        self.reach: dict[str, Reach] = {}
+        self.images = self._images()
+        self.accesses = [accessed(stage) for stage in self.program.stages]
+        self.lives = {} if self.published else self._lives(self.accesses)
 
     # ---- what must hold before anything is laid out ----
 
@@ -207,7 +235,7 @@ class _Compilation:
             return
         # Zeros in padding rows cost runs; only what is copied with padding columns can come to depend on them.
         clean = any(isinstance(self.layouts[n.buffer], Tile) and n.layout.columns % KBLOCK for n in copies)
-        self.dirt = padding.dirt(self.program, self.layouts, self.given, clean)
+        self.copies_clean = clean
         for need in copies:
             source = self.layouts[need.buffer]
             self.cuts[need.name] = relayout.shape(
@@ -218,7 +246,12 @@ class _Compilation:
 
     # ---- memory ----
 
-    def _place(self) -> dict[str, BufferImage]:
+    @cached_property
+    def dirt(self) -> padding.Dirt:
+        """Buffers whose padding may be other than zero."""
+        return padding.dirt(self.program, self.layouts, self.given, self.copies_clean)
+
+    def _images(self) -> dict[str, BufferImage]:
         images = {}
         for name, buffer in self.program.buffers.items():
             layout = self.layouts[name]
@@ -230,7 +263,7 @@ class _Compilation:
             else:
                 images[name] = BufferImage(name, buffer.role, shape, layout, buffer.copies(self.extents), stride, 0)
         constants: dict[str, BufferImage] = {}
-        reach: dict[str, Reach] = {}
+        reach = self.reach
         for number, stage in enumerate(self.program.stages):
             if isinstance(stage, RowStage):
                 if self.published:
@@ -261,14 +294,16 @@ class _Compilation:
                 reach[stage.source] = Reach(max(held.read, far), held.written)
         order = {"in": 0, "out": 0, "constant": 0, "temp": 1}
         ordered = dict(sorted(images.items(), key=lambda item: order[item[1].role]))
-        accesses = [accessed(stage) for stage in self.program.stages]
+        return ordered | constants
+
+    def placed(self) -> dict[str, BufferImage]:
+        """The buffers with addresses in a memory of their own. Raises CompileError where they do not fit."""
         with located(self.trace.source):
             placed = place(
-                ordered | constants, self.machine.memory.bytes, self.options.addresses, self.options.allow_overlap, reach,
-                {} if self.published else self._lives(accesses),
+                self.images, self.machine.memory.bytes, self.options.addresses, self.options.allow_overlap, self.reach, self.lives
             )
         if not self.options.allow_overlap:
-            guard(placed, accesses)
+            guard(placed, self.accesses)
         return placed
 
     def _lives(self, accesses: Sequence[Access]) -> dict[str, Life]:
@@ -288,7 +323,9 @@ class _Compilation:
 
     # ---- instructions ----
 
-    def artifact(self) -> Artifact:
+    def artifact(self, images: Mapping[str, BufferImage] | None = None) -> Artifact:
+        """The instructions, for buffers as `placed` has them, or for these: `images` with addresses."""
+        self.images = self.placed() if images is None else dict(images)
         stages: list[Stage] = []
         rounds: list[Round] = []
         writers: list[Writer] = []
@@ -341,9 +378,10 @@ class _Compilation:
             lead=self.extents.lead,
             options={"lowering": self.options.lowering, "constants": self.options.constants}
             | ({"preq": sorted(self.options.preq)} if self.options.preq else {})
-            | ({"relayout": "host"} if self.options.relayout == "host" else {}),
+            | ({"relayout": "host"} if self.options.relayout == "host" else {})
+            | ({"layouts": {n: held.key for n, held in sorted(self.options.layouts.items())}} if self.options.layouts else {}),
             machine=self.machine.name,
-            machine_digest=hashlib.sha256(to_yaml(self.machine).encode()).hexdigest(),
+            machine_digest=machine_digest(self.machine),
             mantissa=self.machine.clusters[0].mantissa if self.machine.clusters else 0,
             buffers=tuple(self.images.values()),
             stages=tuple(stages),
@@ -420,6 +458,11 @@ class _Compilation:
         low = (*at, i * rows, j * columns)
         high = (*(axis + 1 for axis in at), min((i + 1) * rows, layout.rows), min((j + 1) * columns, layout.columns))
         return Writer(name, statement, key, low, high)
+
+
+def machine_digest(machine: Machine) -> str:
+    """sha256 of a machine's description."""
+    return hashlib.sha256(to_yaml(machine).encode()).hexdigest()
 
 
 def _plain(value: object) -> object:

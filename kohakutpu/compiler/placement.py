@@ -18,6 +18,15 @@ def _pages(size: int) -> int:
     return -(-size // PAGE) * PAGE
 
 
+class NoRoom(CompileError):
+    """Buffers that do not fit: `image` is the first without a place, of `size` bytes of pages."""
+
+    def __init__(self, message: str, image: BufferImage, size: int):
+        super().__init__(message)
+        self.image = image
+        self.size = size
+
+
 @dataclass(frozen=True)
 class Life:
     """The first stage that touches a buffer, which writes all of it, and the last one."""
@@ -44,19 +53,21 @@ def place(
     allow_overlap: bool,
     reach: Mapping[str, Reach],
     lives: Mapping[str, Life] = MappingProxyType({}),
+    held: Sequence[tuple[int, int]] = (),
 ) -> dict[str, BufferImage]:
     """The buffers with their addresses, in the order given; `memory` is the machine's size in bytes.
 
     Buffers that have a life share pages with others whose lives they do not meet; those that have none live always, and
     so do those with a given address. What is written past the end of a buffer must hit no other one, and what is read there must be memory.
+    `held` are pages, as (first byte, end), that somebody else uses.
 
     Raises CompileError for an address of an unknown buffer, one that is not aligned or outside the memory, an overlap
-    (unless `allow_overlap`), and for buffers that do not fit.
+    (unless `allow_overlap`), and NoRoom for buffers that do not fit.
     """
     for name in addresses:
         if name not in images:
             raise CompileError(f"addresses: there is no buffer {name!r}; there are {', '.join(images)}")
-    taken: list[tuple[int, int, str]] = []  # pages that no other buffer is placed in
+    taken = [(first, end, "") for first, end in held]  # pages that no other buffer is placed in
     spans: list[tuple[int, int, str]] = []  # what the placed buffers hold or are written to
     placed: dict[str, BufferImage] = {}
     for name, address in addresses.items():
@@ -94,9 +105,11 @@ def place(
             cursor = _pages(min(clash) if life else max(clash))
         if cursor + size > memory:
             total = sum(_pages(other.bytes) for other in images.values())
-            raise CompileError(
+            raise NoRoom(
                 f"{name} ({image.bytes} bytes) does not fit: the kernel's buffers take {total} bytes of pages and the "
-                f"memory has {memory}"
+                f"memory has {memory}",
+                image,
+                size,
             )
         placed[name] = replace(image, address=cursor)
         taken.append((cursor, cursor + size, name))

@@ -4,7 +4,7 @@ from .attention import attention, flash_attention
 from .conv import conv2d, conv2d_bias, conv2d_bias_staged
 from .linear import (
     bmm, geglu, linear_add, linear_add_act, linear_bias, linear_bias_act, linear_gate_add, linear_gelu, linear_relu,
-    linear_scale, linear_silu, linear_silu_staged, matmul, swiglu,
+    linear_scale, linear_silu, linear_silu_staged, linear_transposed, matmul, swiglu,
 )  # fmt: skip
 from .mlp import gated_mlp, mlp
 from .rows import group_norm, layernorm, rmsnorm, row_max, row_min, row_sum, softmax
@@ -12,6 +12,6 @@ from .rows import group_norm, layernorm, rmsnorm, row_max, row_min, row_sum, sof
 __all__ = [
     "attention", "bmm", "conv2d", "conv2d_bias", "conv2d_bias_staged", "flash_attention", "gated_mlp", "geglu", "group_norm", "layernorm", "linear_add",
     "linear_add_act", "linear_bias", "linear_bias_act", "linear_gate_add", "linear_gelu", "linear_relu",
-    "linear_scale", "linear_silu", "linear_silu_staged", "matmul", "mlp", "rmsnorm", "row_max",
+    "linear_scale", "linear_silu", "linear_silu_staged", "linear_transposed", "matmul", "mlp", "rmsnorm", "row_max",
     "row_min", "row_sum", "softmax", "swiglu",
 ]  # fmt: skip

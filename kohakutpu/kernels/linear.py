@@ -36,6 +36,13 @@ def matmul(a=L.In(..., M, K), b=L.In(N, K), c=L.Out(..., M, N), *, gm=8, gn=8, n
 
 
 @kernel
+def linear_transposed(x=L.In(..., M, K), w=L.In(N, K), y=L.Out(..., N, M), *, gm=8, gn=8, nk=2):
+    """y = (x @ w.T).T, as attention reads its values: [value][key]"""
+    with units(w.tiles(gm), x.tiles(gn)) as (i, j):
+        y[i, j] <<= product(w, x, i, j, gm, gn, nk)
+
+
+@kernel
 def bmm(a=L.In(..., M, K), b=L.In(..., N, K), c=L.Out(..., M, N), *, gm=8, gn=8, nk=2):
     """c = a @ b.T for every pair of a batch"""
     with units(a.tiles(gm), b.tiles(gn)) as (i, j):

@@ -1,0 +1,357 @@
+"""From the calls of a model function to buffers with addresses: byte orders, copies between kernels, one arena.
+
+Kernels are compiled up to addresses (`compiler.prepare`). A tensor that a kernel leaves in one byte order and another reads in
+another is copied in between; all buffers of all kernels, with their lives over all stages, are then placed at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from kohakutpu.compiler import BufferImage, CompileError
+from kohakutpu.compiler import copies as copying
+from kohakutpu.compiler.compile import Compilation
+from kohakutpu.compiler.layouts import ChannelBias, Entry, Flat, Layout, Plane, Quantised
+from kohakutpu.compiler.padding import COMPUTED, Dirt
+from kohakutpu.compiler.placement import Access, Life, NoRoom, Reach, guard, place
+from kohakutpu.compiler.refusals import PAGE
+from kohakutpu.compiler.relayout import Shape, covers, padding_rows, read_bytes
+from kohakutpu.lang.source import KernelError
+
+from .graph import Call, Graph
+from .tensors import SessionError, Tensor
+
+if TYPE_CHECKING:
+    from .session import Session
+
+FIXED = (Entry, Plane, ChannelBias)  # orders that instructions need; in any other, elementwise and row work takes what is there
+
+
+def pages(size: int) -> int:
+    return -(-size // PAGE) * PAGE
+
+
+@dataclass
+class Slot:
+    """A buffer of a plan. `life`: the first and the last stage that touch it, None for one that shares its pages with nobody.
+
+    `role`: 'pinned' and 'constant' stay in memory as long as the session; 'input', 'result', 'copy' and 'temp' belong to
+    the plan; 'resident' is another call's result. `cleared`: relies on zeros that the host writes once.
+    """
+
+    name: str
+    role: str
+    image: BufferImage
+    tensor: Tensor | None = None
+    life: tuple[int, int] | None = None
+    cleared: bool = False
+    stays: bool = False  # until the plan ends
+    placed: bool = False  # has an address already
+    loaded: bool = False  # what the host writes once is in memory
+
+    def touch(self, stage: int) -> None:
+        first, last = self.life or (stage, stage)
+        self.life = min(first, stage), max(last, stage)
+
+
+@dataclass(frozen=True)
+class KernelStep:
+    """A call; `slots` by the compiled kernel's own names of its buffers; `stages` counts those of the plan before it."""
+
+    call: Call
+    compilation: Compilation
+    key: tuple
+    slots: Mapping[str, str]
+    stages: range
+
+
+@dataclass(frozen=True)
+class CopyStep:
+    """A tensor copied into another byte order for `call`: by vector cores as `cut` says, or by the host (None)."""
+
+    call: Call
+    port: str
+    source: str
+    target: str
+    cut: Shape | None
+    stages: range
+
+
+Step = KernelStep | CopyStep
+
+
+@dataclass
+class Layoutted:
+    """A plan before execution: steps, and every slot with its address."""
+
+    steps: list[Step]
+    slots: dict[str, Slot]
+    accesses: list[Access]
+    reach: dict[str, Reach]
+    lives: dict[str, Life]
+    dirt: Dirt
+
+    def end(self, name: str) -> int:
+        """The first byte behind what is touched of a slot."""
+        image, reach = self.slots[name].image, self.reach.get(name, Reach())
+        return image.address + max(image.bytes, reach.read, reach.written)
+
+
+@dataclass
+class Planner:
+    """Makes the steps of one graph. `clean` keeps the padding rows of copies zero, at the price of more runs."""
+
+    session: Session
+    graph: Graph
+    clean: bool
+    steps: list[Step] = field(default_factory=list)
+    slots: dict[str, Slot] = field(default_factory=dict)
+    accesses: list[Access] = field(default_factory=list)
+    reach: dict[str, Reach] = field(default_factory=dict)
+    dirt: Dirt = field(default_factory=Dirt)
+    homes: dict[Tensor, Slot] = field(default_factory=dict)  # of what kernels have written
+    orders: dict[tuple[Tensor, Layout, int], Slot] = field(default_factory=dict)
+
+    def plan(self) -> Layoutted:
+        for call in self.graph.calls:
+            try:
+                self._whole(call) if call.whole else self._call(call)
+            except SessionError:
+                raise
+            except KernelError as error:
+                raise SessionError(f"{call.name}: {error.message}", call.source) from error
+        for tensor in self.graph.outputs.values():
+            self.homes[tensor].stays = True
+        return self._placed()
+
+    # ---- calls ----
+
+    def _device(self, call: Call) -> dict[str, Tensor]:
+        """Operands that a kernel has written, and so have a byte order."""
+        return {port: tensor for port, tensor in call.operands.items() if tensor.kind == "result"}
+
+    def _home(self, tensor: Tensor) -> Slot:
+        if tensor not in self.homes:
+            name = tensor.name if tensor.name in self.session.names else f"{tensor.graph.name}/{tensor.name}"
+            while name in self.slots or name in self.graph.names:
+                name += "'"
+            self.homes[tensor] = self.slots[name] = Slot(name, "resident", tensor.image, tensor, placed=True)
+            self.dirt.add(name, *tensor.dirt)
+        return self.homes[tensor]
+
+    def _call(self, call: Call) -> None:
+        shapes = {port: tensor.shape for port, tensor in call.operands.items()}
+        probe, _ = self.session.prepared(call, shapes)
+        device = self._device(call)
+        copied: dict[str, BufferImage] = {}
+        given: dict[str, Layout] = {}
+        for port, tensor in device.items():
+            home, wanted = self._home(tensor).image, probe.images[port]
+            if isinstance(wanted.layout, Quantised):
+                raise SessionError(
+                    f"{call.name}: preq: {port}={tensor.name} is computed on the machine; only what the host uploads is quantised",
+                    call.source,
+                )
+            if home.layout != wanted.layout and isinstance(wanted.layout, FIXED):
+                copied[port] = wanted
+            elif home.layout != wanted.layout:
+                given[port] = home.layout
+        if given:
+            try:
+                self.session.prepared(call, shapes, given)
+            except CompileError as error:
+                if call.options.relayout != "host":
+                    held = ", ".join(f"{p}={device[p].name} lies as {layout.key}" for p, layout in given.items())
+                    raise SessionError(
+                        f"{call.name}: {held}, and that order will not do: {error.message}; vector cores copy into orders of "
+                        "operands only, options=Options(relayout='host') lets the host copy",
+                        call.source,
+                    ) from error
+                copied |= {port: probe.images[port] for port in given}
+                given = {}
+        used = {port: self._copy(call, port, tensor, copied[port]) if port in copied else self._home(tensor)
+                for port, tensor in device.items()}  # fmt: skip
+        dirt = Dirt()
+        for port, slot in used.items():
+            dirt.add(port, slot.name in self.dirt.rows, self.dirt.columns.get(slot.name))
+        compilation, key = self.session.prepared(call, shapes, given, dirt)
+        for port, tensor in call.operands.items():
+            if port not in used:
+                used[port] = self._host(tensor, compilation.images[port])
+        self._step(call, compilation, key, used, {port: compilation.images[port] for port in call.results})
+
+    def _whole(self, call: Call) -> None:
+        """Work on elements one by one: on images as they lie, whatever their order, padding and all."""
+        homes = {port: self._home(tensor) for port, tensor in self._device(call).items()}
+        tensor = next(iter(call.operands.values()))
+        order = next((slot.image for slot in homes.values()), None)
+        if order is None:
+            size = 1
+            for extent in tensor.shape:
+                size *= extent
+            layout = Flat((size,))
+            order = BufferImage("", "in", tensor.shape, layout, 1, pages(layout.bytes), 0)
+        used: dict[str, Slot] = {}
+        for port, slot in homes.items():
+            if (slot.image.layout, slot.image.copies) == (order.layout, order.copies):
+                used[port] = slot
+            elif call.options.relayout == "host":
+                used[port] = self._copy(call, port, call.operands[port], order)
+            else:
+                held = ", ".join(f"{p}={s.tensor.name} lies as {s.image.layout.key}" for p, s in homes.items())
+                raise SessionError(
+                    f"{call.name}: {held}, and elements are worked on where they lie; vector cores copy into orders of operands "
+                    "only, options=Options(relayout='host') lets the host copy",
+                    call.source,
+                )
+        for port, tensor in call.operands.items():
+            if port not in used:
+                used[port] = self._host(tensor, order)
+        compilation, key = self.session.prepared(call, {port: (order.bytes // 2,) for port in call.operands})
+        self._step(call, compilation, key, used, dict.fromkeys(call.results, order))
+        for tensor in call.results.values():
+            self.dirt.add(tensor.name, True, COMPUTED)
+
+    def _step(self, call: Call, compilation: Compilation, key: tuple, used: Mapping[str, Slot],
+              results: Mapping[str, BufferImage]) -> None:  # fmt: skip
+        """Add the call: its operands' slots, new ones for its results, temps and constants."""
+        names = {port: slot.name for port, slot in used.items()}
+        for port, image in results.items():
+            tensor = call.results[port]
+            slot = Slot(tensor.name, "result", replace(image, name=tensor.name, role="temp", shape=tensor.shape), tensor)
+            self.homes[tensor] = self.slots[slot.name] = slot
+            names[port] = slot.name
+        for name, image in compilation.images.items():
+            if name in names:
+                continue
+            if image.role == "constant":
+                slot = self.session.constant(image)
+                names[name] = slot.name
+                self.slots.setdefault(slot.name, slot)
+            else:
+                names[name] = f"{call.name}.{name}"
+                slot = Slot(names[name], "temp", replace(image, name=names[name]), cleared=name not in compilation.lives)
+                self.slots[slot.name] = slot
+        first = len(self.accesses)
+        for access in compilation.accesses:
+            self._access(tuple(names[n] for n in access.reads), tuple(names[n] for n in access.writes))
+        for name, reach in compilation.reach.items():
+            self._reach(names[name], reach)
+        if not call.whole:
+            for port, tensor in call.results.items():
+                self.dirt.add(tensor.name, port in compilation.dirt.rows, compilation.dirt.columns.get(port))
+        self.steps.append(KernelStep(call, compilation, key, names, range(first, len(self.accesses))))
+
+    # ---- operands ----
+
+    def _host(self, tensor: Tensor, image: BufferImage) -> Slot:
+        """The image of a tensor that the host packs, in the order that a kernel reads."""
+        key = tensor, image.layout, image.copies
+        if key in self.orders:
+            return self.orders[key]
+        if tensor.kind == "pinned":
+            slot = self.session.pinned(tensor, image)
+        else:
+            slot = Slot(self._fresh(tensor.name, image), "input", replace(image, role="in", shape=tensor.shape), tensor)
+            slot.image = replace(slot.image, name=slot.name)
+            slot.touch(-1)
+        self.orders[key] = self.slots[slot.name] = slot
+        return slot
+
+    def _fresh(self, name: str, image: BufferImage) -> str:
+        return name if name not in self.slots else f"{name}@{image.layout.key}"
+
+    def _copy(self, call: Call, port: str, tensor: Tensor, wanted: BufferImage) -> Slot:
+        """A tensor in another order; made once for all that read it so."""
+        key = tensor, wanted.layout, wanted.copies
+        if key in self.orders:
+            return self.orders[key]
+        source = self.homes[tensor]
+        by_host = call.options.relayout == "host"
+        cut = None
+        if not by_host:
+            cut = copying.cut_of(source.image, wanted.layout, self.session.machine, self.dirt, self.clean)
+        name = f"{source.name}@{wanted.layout.key}"
+        image = replace(wanted, name=name, role="temp", shape=tensor.shape)
+        slot = Slot(name, "copy", image, tensor)
+        if cut is not None:
+            slot.cleared = not covers(source.image.layout, wanted.layout, cut)
+            far = read_bytes(source.image.layout, wanted.layout) + (source.image.copies - 1) * source.image.stride
+            self._reach(source.name, Reach(far, 0))
+            self.dirt.add(name, bool(padding_rows(wanted.layout)) and not cut.clean, None)
+        self.orders[key] = self.slots[name] = slot
+        first = len(self.accesses)
+        self._access((source.name,), (name,))
+        self.steps.append(CopyStep(call, port, source.name, name, cut, range(first, first + 1)))
+        return slot
+
+    # ---- memory ----
+
+    def _access(self, reads: Sequence[str], writes: Sequence[str]) -> None:
+        for name in (*reads, *writes):
+            self.slots[name].touch(len(self.accesses))
+        self.accesses.append(Access(tuple(reads), tuple(writes)))
+
+    def _reach(self, name: str, reach: Reach) -> None:
+        held = self.reach.get(name, Reach())
+        self.reach[name] = Reach(max(held.read, reach.read), max(held.written, reach.written))
+
+    def _placed(self) -> Layoutted:
+        end = len(self.accesses)
+        lives: dict[str, Life] = {}
+        for slot in self.slots.values():
+            if slot.stays:
+                slot.touch(end)
+            if slot.role in ("input", "result", "copy", "temp") and not slot.cleared:
+                lives[slot.name] = Life(*slot.life)
+            else:
+                slot.life = None
+        here = {name: slot.image for name, slot in self.slots.items() if not slot.placed}
+        fixed = [name for name in here if name not in lives]
+        shared = sorted(lives, key=lambda name: -here[name].bytes)
+        reach = {name: far for name, far in self.reach.items() if name in here}
+        try:
+            placed = place(
+                {name: here[name] for name in (*fixed, *shared)}, self.session.machine.memory.bytes, {}, False, reach, lives,
+                self.session.taken(),
+            )  # fmt: skip
+        except NoRoom as error:
+            raise self._full(error, lives) from error
+        for name, image in placed.items():
+            self.slots[name].image = image
+        layoutted = Layoutted(self.steps, self.slots, self.accesses, self.reach, lives, self.dirt)
+        check(layoutted)
+        return layoutted
+
+    def _full(self, error: NoRoom, lives: Mapping[str, Life]) -> SessionError:
+        sizes = {name: pages(slot.image.bytes) for name, slot in self.slots.items()}
+        moments = range(-1, len(self.accesses) + 1)
+        most = max(sum(sizes[name] for name, life in lives.items() if life.first <= at <= life.last) for at in moments)
+        stays = sum(size for name, size in sizes.items() if name not in lives and not self.slots[name].placed)
+        held = sum(end - first for first, end in self.session.taken())
+        return SessionError(
+            f"{self.graph.name} does not fit: no {error.size} bytes in a row for {error.image.name}. It needs {stays} bytes "
+            f"for what stays and at least {most} for what shares; the memory has {self.session.machine.memory.bytes}, of "
+            f"which {held} are taken"
+        )
+
+
+def check(plan: Layoutted) -> None:
+    """The alias guard over the whole plan: no stage reads bytes that another buffer was written to since."""
+    images = {name: replace(slot.image, role="temp" if name in plan.lives and slot.role != "input" else "in")
+              for name, slot in plan.slots.items()}  # fmt: skip
+    guard(images, plan.accesses)
+
+
+def planned(session: Session, graph: Graph) -> Layoutted:
+    """The plan of a graph. Raises SessionError for byte orders that cannot be made and for buffers that do not fit."""
+    for clean in (False, True):
+        try:
+            return Planner(session, graph, clean).plan()
+        except SessionError:
+            session.forget_unplaced()
+            if clean:
+                raise
+    raise AssertionError("unreachable")
