@@ -208,7 +208,7 @@ class Kernel:
         Raises KernelError with the offending line.
         """
         full = self.settings(knobs)
-        if not all(_tells_all(value) for value in full.values()):
+        if not all(tells_all(value) for value in full.values()):
             return self._record(full)
         key = tuple(sorted((name, repr(value)) for name, value in full.items()))
         if key not in self._traces:
@@ -306,10 +306,10 @@ class Kernel:
         return extents
 
 
-def _tells_all(value: object) -> bool:
+def tells_all(value: object) -> bool:
     """Whether equal `repr`s mean equal values: not of an array, cut short in the middle, nor of what can change."""
     if isinstance(value, tuple):
-        return all(map(_tells_all, value))
+        return all(map(tells_all, value))
     return value is None or isinstance(value, (bool, int, float, str, np.number))
 
 

@@ -14,7 +14,7 @@ from kohakutpu.compiler.padding import Dirt
 from kohakutpu.host.driver import Driver
 from kohakutpu.host.loader import Loader
 from kohakutpu.host.transport import Transport
-from kohakutpu.lang.kernel import Kernel
+from kohakutpu.lang.kernel import Kernel, tells_all
 from kohakutpu.lang.source import Source
 from kohakutpu.machine import Machine
 
@@ -129,7 +129,8 @@ class Session:
         """A kernel compiled up to addresses, once for each setting, and the key of that setting."""
         layouts, dirt, options = layouts or {}, dirt or Dirt(), call.options
         key = (
-            call.kernel, tuple(sorted(shapes.items())), tuple(sorted((n, repr(v)) for n, v in call.knobs.items())),
+            call.kernel, tuple(sorted(shapes.items())),
+            tuple(sorted(((n, repr(v) if tells_all(v) else object()) for n, v in call.knobs.items()), key=lambda i: i[0])),
             options.lowering, options.constants, tuple(sorted(options.preq)), options.relayout, tuple(sorted(layouts.items(), key=lambda i: i[0])),
             tuple(sorted(dirt.rows)), tuple(sorted(dirt.columns.items())),
         )  # fmt: skip

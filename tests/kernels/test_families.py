@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kohakutpu.compiler import CONSTANTS, LOWERINGS, RELAYOUTS, Options, compile_kernel, settle
+from kohakutpu.compiler.layouts import Entry, Flat, Rows, Tile
 from kohakutpu.host.simulate import run_model, run_reference
 from kohakutpu.lang import Extents, KernelError
 from kohakutpu.lang.kernel import RESERVED
@@ -34,17 +35,28 @@ KNOBS = {
 ALWAYS = {"block", "causal"}  # what an example always says; each of the others in about half of them
 
 
+def layout_for(draw, shape):
+    """A byte order in which an operand of this shape may lie."""
+    flat = [Flat(shape), Rows(shape)]
+    if len(shape) != 2:
+        return draw(st.sampled_from(flat))
+    gm, gn = draw(st.integers(1, 9)), draw(st.sampled_from([1, 2, 5, 8, 8, 16]))
+    return draw(st.sampled_from([*flat, Tile(*shape, gm, gn), Tile(*shape, gm, gn), Entry(*shape, gm, 1), Entry(*shape, gm, 2)]))
+
+
 @st.composite
-def options_for(draw, kernel, lowerings=(*LOWERINGS, "default", "default")):
+def options_for(draw, kernel, extents, lowerings=(*LOWERINGS, "default", "default")):
     """Options for a kernel, most of them legal."""
     names = [*kernel.ports, "none"]
     preq = draw(st.lists(st.sampled_from(names[:2] + names), max_size=2, unique=True)) if draw(st.booleans()) else ()
     placed = draw(st.lists(st.sampled_from(names), max_size=2, unique=True)) if draw(st.integers(0, 3)) == 3 else ()
+    given = draw(st.lists(st.sampled_from(kernel.inputs), min_size=1, unique=True)) if draw(st.integers(0, 3)) == 3 else ()
     steps = st.one_of(st.integers(0, 40).map(lambda n: n * 4096), st.integers(0, 4000).map(lambda n: n * 32), st.integers(0, 9))
     drawn = {
         "lowering": "default" if preq else draw(st.sampled_from(lowerings)), "constants": draw(st.sampled_from(CONSTANTS)),
         "relayout": draw(st.sampled_from(RELAYOUTS)), "preq": tuple(preq),
         "addresses": {name: draw(steps) for name in placed}, "allow_overlap": False,
+        "layouts": {port.name: layout_for(draw, port.element_shape(extents)) for port in given},
     }  # fmt: skip
     assert drawn.keys() == {field.name for field in dataclasses.fields(Options)}, "an option that no example varies"
     return Options(**drawn)
@@ -69,7 +81,7 @@ def calls(draw, kernel):
         dims["K"] = 32 * draw(st.integers(1, 4))  # most other numbers of keys are refused
     extents = Extents(dims, lead)
     shapes = {port.name: port.logical_shape(extents) for port in kernel.inputs}
-    return load(draw(st.sampled_from(MACHINES))), shapes, knobs, draw(options_for(kernel))
+    return load(draw(st.sampled_from(MACHINES))), shapes, knobs, draw(options_for(kernel, extents))
 
 
 def check(kernel, machine, shapes, knobs, options, artifact, specials):
@@ -96,6 +108,7 @@ def examine(kernel, examples) -> Counter:
             return
         check(kernel, machine, shapes, knobs, options, artifact, specials)
         ran.update(["ran", options.lowering, options.constants, options.relayout, machine.name])
+        ran.update(["layouts"] * bool(options.layouts))
         ran.update(["preq"] * bool(options.preq) + ["addresses"] * bool(options.addresses))
 
     each()
