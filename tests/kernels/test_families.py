@@ -50,13 +50,14 @@ def options_for(draw, kernel, extents, lowerings=(*LOWERINGS, "default", "defaul
     names = [*kernel.ports, "none"]
     preq = draw(st.lists(st.sampled_from(names[:2] + names), max_size=2, unique=True)) if draw(st.booleans()) else ()
     placed = draw(st.lists(st.sampled_from(names), max_size=2, unique=True)) if draw(st.integers(0, 3)) == 3 else ()
-    given = draw(st.lists(st.sampled_from(kernel.inputs), min_size=1, unique=True)) if draw(st.integers(0, 3)) == 3 else ()
+    held = draw(st.sampled_from(kernel.inputs)).element_shape(extents) if draw(st.integers(0, 3)) == 3 else None
+    alike = [port.name for port in kernel.inputs if port.element_shape(extents) == held]
     steps = st.one_of(st.integers(0, 40).map(lambda n: n * 4096), st.integers(0, 4000).map(lambda n: n * 32), st.integers(0, 9))
     drawn = {
         "lowering": "default" if preq else draw(st.sampled_from(lowerings)), "constants": draw(st.sampled_from(CONSTANTS)),
         "relayout": draw(st.sampled_from(RELAYOUTS)), "preq": tuple(preq),
         "addresses": {name: draw(steps) for name in placed}, "allow_overlap": False,
-        "layouts": {port.name: layout_for(draw, port.element_shape(extents)) for port in given},
+        "layouts": dict.fromkeys(alike, layout_for(draw, held)) if alike else {},
     }  # fmt: skip
     assert drawn.keys() == {field.name for field in dataclasses.fields(Options)}, "an option that no example varies"
     return Options(**drawn)
@@ -81,7 +82,7 @@ def calls(draw, kernel):
         dims["K"] = 32 * draw(st.integers(1, 4))  # most other numbers of keys are refused
     extents = Extents(dims, lead)
     shapes = {port.name: port.logical_shape(extents) for port in kernel.inputs}
-    return load(draw(st.sampled_from(MACHINES))), shapes, knobs, draw(options_for(kernel, extents))
+    return load(draw(st.sampled_from(MACHINES))), shapes, knobs, draw(options_for(kernel, kernel.solve(shapes)))
 
 
 def check(kernel, machine, shapes, knobs, options, artifact, specials):
