@@ -21,10 +21,8 @@ def _pages(size: int) -> int:
 class NoRoom(CompileError):
     """Buffers that do not fit: `image` is the first without a place, of `size` bytes of pages."""
 
-    def __init__(self, message: str, image: BufferImage, size: int):
-        super().__init__(message)
-        self.image = image
-        self.size = size
+    image: BufferImage
+    size: int
 
 
 @dataclass(frozen=True)
@@ -105,12 +103,12 @@ def place(
             cursor = _pages(min(clash) if life else max(clash))
         if cursor + size > memory:
             total = sum(_pages(other.bytes) for other in images.values())
-            raise NoRoom(
+            error = NoRoom(
                 f"{name} ({image.bytes} bytes) does not fit: the kernel's buffers take {total} bytes of pages and the "
-                f"memory has {memory}",
-                image,
-                size,
+                f"memory has {memory}"
             )
+            error.image, error.size = image, size
+            raise error
         placed[name] = replace(image, address=cursor)
         taken.append((cursor, cursor + size, name))
         if life is None:
