@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cocotb.triggers import FallingEdge, Timer
+from cocotb.triggers import FallingEdge, First, RisingEdge, Timer
 
 from kohakutpu.host.transport import TransportError
 from kohakutpu.isa.memory import APERTURE_ADDRESS, Aperture
 from kohakutpu.model.host_port import pieces
 from rtl.axi import AxiSignature, Burst, Response
 
+PERIOD = 4  # ns
 SETTLE_PS = 500  # from a falling edge to where every ready has followed its valid; the rising edge is later
 
 
@@ -34,13 +35,15 @@ class BusError(TransportError):
 class HostBus:
     """The master of the AXI4 slave whose wires of `dut` begin with `prefix`, `width` bytes a beat.
 
-    `alive(cycles)` is called in every cycle of an access with how long it has taken; it raises to give up.
+    `alive` is called whenever an access has waited for `patience` cycles more; it raises to give up.
     """
 
-    def __init__(self, dut, prefix: str, width: int, alive: Callable[[int], None]):
+    def __init__(self, dut, prefix: str, width: int, alive: Callable[[], None], patience: int):
         self.width = width
         self._clk = dut.clk
         self._alive = alive
+        self._patience = patience
+        self._driven: dict[str, int] = {}
         members = AxiSignature(addr_width=1, data_width=8 * width, id_width=1).members
         self._wires = {name: getattr(dut, f"{prefix}{name}") for name in members}
         self._drive(
@@ -50,10 +53,23 @@ class HostBus:
 
     def _drive(self, **values: int) -> None:
         for name, value in values.items():
-            self._wires[name].value = int(value)
+            if self._driven.get(name) != value:
+                self._driven[name] = value
+                self._wires[name].value = int(value)
 
     def _is(self, *names: str) -> bool:
         return all(int(self._wires[name].value) for name in names)
+
+    async def _rise(self, name: str) -> None:
+        """Let the machine run, at a falling edge with nothing left to drive, until a wire is 1 at such an edge.
+
+        Only a clock edge can change it, so that it has settled then; looking in every cycle would take most of the time.
+        """
+        while not self._is(name):
+            limit = Timer(self._patience * PERIOD + 1, "ns")
+            if await First(RisingEdge(self._wires[name]), limit) is limit:
+                self._alive()
+            await FallingEdge(self._clk)
 
     def _check(self, name: str, what: str) -> None:
         response = Response(int(self._wires[name].value))
@@ -79,7 +95,7 @@ class HostBus:
         mask = ((1 << len(data)) - 1) << front
         last = {sum(beats for _, beats in bursts[: number + 1]) - 1 for number in range(len(bursts))}
         opened = sent = answered = cycles = 0
-        while answered < len(bursts):
+        while opened < len(bursts) or sent * width < total:
             if opened < len(bursts):
                 self._drive(awvalid=1, awburst=burst, awaddr=bursts[opened][0], awlen=bursts[opened][1] - 1)
             else:
@@ -99,8 +115,15 @@ class HostBus:
             await FallingEdge(self._clk)
             opened, sent, answered = opened + takes, sent + beats, answered + answers
             cycles += 1
-            self._alive(cycles)
+            if cycles % self._patience == 0:
+                self._alive()
         self._drive(awvalid=0, wvalid=0)
+        await Timer(SETTLE_PS, "ps")
+        while answered < len(bursts):
+            await self._rise("bvalid")
+            self._check("bresp", what)
+            answered += 1
+            await FallingEdge(self._clk)
 
     async def read(self, address: int, length: int) -> bytes:
         """Read bytes; returns in the cycle after the last beat. Raises `BusError`."""
@@ -109,19 +132,26 @@ class HostBus:
         total = sum(beats for _, beats in bursts)
         found: list[bytes] = []
         asked = cycles = 0
-        while len(found) < total:
-            if asked < len(bursts):
-                self._drive(arvalid=1, araddr=bursts[asked][0], arlen=bursts[asked][1] - 1)
-            else:
-                self._drive(arvalid=0)
+
+        def take() -> None:
+            self._check("rresp", what)
+            found.append(int(self._wires["rdata"].value).to_bytes(self.width, "little"))
+
+        while asked < len(bursts):
+            self._drive(arvalid=1, araddr=bursts[asked][0], arlen=bursts[asked][1] - 1)
             await Timer(SETTLE_PS, "ps")
-            takes = self._is("arvalid", "arready")
+            takes = self._is("arready")
             if self._is("rvalid"):
-                self._check("rresp", what)
-                found.append(int(self._wires["rdata"].value).to_bytes(self.width, "little"))
+                take()
             await FallingEdge(self._clk)
             asked += takes
             cycles += 1
-            self._alive(cycles)
+            if cycles % self._patience == 0:
+                self._alive()
         self._drive(arvalid=0)
+        await Timer(SETTLE_PS, "ps")
+        while len(found) < total:
+            await self._rise("rvalid")
+            take()
+            await FallingEdge(self._clk)
         return b"".join(found)[address % self.width :][:length]

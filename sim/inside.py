@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from kohakutpu.model.hang import flit_text, signal_text
 
 from . import port_rules
 from .dram import WORD_BYTES, Backdoor
+from .orphan import end_with
 
 PERIOD = 4  # ns
 RESET_CYCLES = 10
@@ -248,6 +250,7 @@ async def job(dut):
     """Run the job that the environment names; its result or its error goes back as a file."""
     path = Path(os.environ[JOB_VARIABLE])
     task = pickle.loads(path.read_bytes())
+    end_with(task["parent"], lambda: os.kill(os.getpid(), signal.SIGKILL))
     machine = Machine(dut, task["links"], task["endpoints"], task["memory"], task["ports"])
     await machine.start()
     try:

@@ -36,6 +36,7 @@ from kohakutpu.view.topology import Topology, router_name
 from rtl.top import CannotBuild
 
 from .machine import Built, build, simulate
+from .orphan import end_with
 from .runner import BenchError
 from .trace import piped
 
@@ -278,17 +279,10 @@ class Comparison:
         return []
 
 
-def _end_with(parent: int) -> None:
-    """Kill this process group when the process `parent` is gone, however it went."""
-    while os.getppid() == parent:
-        time.sleep(WAIT)
-    os.killpg(0, signal.SIGKILL)
-
-
 def _simulation(parent: int, built: Built, records: Path, answer: Path, setting: Setting, arguments: dict) -> None:
     """The gates in a process group of their own, so that they can be stopped; what came of it goes to `answer`."""
     os.setsid()
-    Thread(target=_end_with, args=(parent,), daemon=True).start()
+    end_with(parent, lambda: os.killpg(0, signal.SIGKILL))
     try:
         simulate(
             built, "sim.kernels:execute", records=records, latency=setting.latency, latency_seed=setting.latency_seed,

@@ -45,6 +45,7 @@ def emitted(machine: Machine, agent: str, faults: Mapping[str, str] | None) -> T
             digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
     kept = BUILD / "emitted" / f"{machine.name}-{agent}-{digest.hexdigest()[:24]}.json"
     if not kept.exists():
+        print(f"emitting the gates of {machine.name}", file=sys.stderr, flush=True)
         text = machine_verilog(machine, agent=agent, faults=faults)
         kept.parent.mkdir(parents=True, exist_ok=True)
         partial = kept.with_suffix(f".{os.getpid()}")
@@ -90,7 +91,7 @@ def simulate(built: Built, job: str, *, seed: int = 1, records: Path | None = No
         path = Path(name) / "job.task"
         machine = built.machine
         task = {
-            "job": job, "arguments": arguments, "links": built.links, "memory": machine.memory, "ports": len(machine.ports),
+            "parent": os.getpid(), "job": job, "arguments": arguments, "links": built.links, "memory": machine.memory, "ports": len(machine.ports),
             "endpoints": {name: endpoint_sites(machine)[name] for name in built.endpoints},
         }  # fmt: skip
         path.write_bytes(pickle.dumps(task))

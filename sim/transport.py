@@ -27,9 +27,11 @@ class RtlTransport(Transport):
 
     def __init__(self, machine: Machine):
         self.machine = machine
+        memory = machine.memory
+        self._patience = SILENCE + memory.latency + memory.cycles_per_word
         self._buses = {
-            "control": HostBus(machine.dut, "host__", REGISTER_BYTES, self._alive),
-            "memory": HostBus(machine.dut, "window__", WORD_BYTES, self._alive),
+            "control": HostBus(machine.dut, "host__", REGISTER_BYTES, self._alive, self._patience),
+            "memory": HostBus(machine.dut, "window__", WORD_BYTES, self._alive, self._patience),
         }
         self._write = resume(self._write_later)
         self._read = resume(self._read_later)
@@ -67,15 +69,12 @@ class RtlTransport(Transport):
     def pause(self) -> None:
         self.machine.advance(POLL_INTERVAL)
 
-    def _alive(self, cycles: int) -> None:
+    def _alive(self) -> None:
         """Give an access up when nothing has moved for as long as the memory can take."""
-        memory = self.machine.memory
-        budget = SILENCE + memory.latency + memory.cycles_per_word
-        if cycles % budget == 0:
-            self._moved, before = self.machine.activity, self._moved
-            if self._moved == before:
-                report = self.machine.report()
-                raise Unanswered(f"an access was not answered, and nothing has moved for {budget} cycles\n{report}")
+        self._moved, before = self.machine.activity, self._moved
+        if self._moved == before:
+            report = self.machine.report()
+            raise Unanswered(f"an access was not answered, and nothing has moved for {self._patience} cycles\n{report}")
 
     async def _write_later(self, window: str, offset: int, data: bytes) -> None:
         self.accesses += len(data) // REGISTER_BYTES if window == "control" else 0

@@ -1,6 +1,7 @@
 """The `kohakutpu` command: one module per subcommand, one meaning per exit status.
 
-0 done and right; 1 a wrong answer; 2 refused (bad input); 3 no transport; 4 the machine did not answer.
+0 done and right; 1 a wrong answer; 2 refused (bad input); 3 no transport; 4 the machine did not answer; 130 stopped by
+Ctrl-C, 143 by SIGTERM.
 """
 
 from __future__ import annotations
@@ -8,7 +9,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from kohakutpu import __version__
 
@@ -20,7 +25,7 @@ COMMANDS = (
 OURS = ("kohakutpu", "rtl", "sim", "fpga")  # packages whose errors say enough without a traceback
 
 OK, WRONG, REFUSED, NO_TRANSPORT, NO_ANSWER = range(5)
-STOPPED = 130  # by Ctrl-C, as shells have it
+STOPPED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM  # as shells have it
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -58,6 +63,28 @@ class Escape(RuntimeError):
     """Code that was loaded tried to end the process: a run that did not happen must not look like one that did."""
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: ends a command as Ctrl-C does, with everything that it has started."""
+
+
+@contextmanager
+def termination() -> Iterator[None]:
+    """SIGTERM raises `Terminated`, once: another one, as process groups often get, must not disturb the end."""
+
+    def end(*_) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield  # somebody else's process
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def handle(args: argparse.Namespace) -> int:
     try:
         return args.handler(args)
@@ -70,14 +97,15 @@ def main(argv: list[str] | None = None) -> int:
     try:
         args = build_parser().parse_args(argv)
         command = args.command
-        return handle(args)
+        with termination():
+            return handle(args)
     except BrokenPipeError:
         # The reader of a pipe has gone; keep the interpreter from complaining about it on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print(f"kohakutpu {command}: stopped", file=sys.stderr)
-        return STOPPED
+        return TERMINATED if isinstance(stop, Terminated) else STOPPED
     except Exception as error:
         status = status_of(error)
         if status is None:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import reprlib
 import struct
 import zlib
 from bisect import bisect_left
@@ -57,10 +58,18 @@ DIGEST_SIZE = 32
 CHUNK_RECORDS = 4096
 HEADER_LIMIT = 1 << 24
 CHUNK_LIMIT = 1 << 24
+CYCLE_LIMIT = 1 << 62  # no run is as long, and sums of cycles stay in 64 bits
+INDEX_LIMIT = 1 << 16  # links, or tracks
+KINDS = ("level", "span", "event")  # of tracks
 
 
 class TraceError(ValueError):
     """A file that is not a complete, intact trace, or not one of the expected machine."""
+
+
+def _is_text(value: object) -> bool:
+    """Whether a value of JSON is a text that can be printed; JSON can write halves of surrogate pairs."""
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def machine_digest(machine: Machine) -> str:
@@ -288,7 +297,7 @@ class Trace:
         if length > HEADER_LIMIT:
             raise self._fail(len(MAGIC), f"a header of {length} bytes; at most {HEADER_LIMIT} are possible")
         text = take(length, "the header")
-        chunks = 0
+        places = []
         while True:
             at = file.tell()
             (length,) = LENGTH.unpack(take(LENGTH.size, "a chunk's length"))
@@ -297,26 +306,75 @@ class Trace:
             if length > CHUNK_LIMIT:
                 raise self._fail(at, f"a chunk of {length} bytes; at most {CHUNK_LIMIT} are possible")
             take(length, "a chunk")
-            chunks += 1
-        self._index = list(INDEX.iter_unpack(take(INDEX.size * chunks, "the index")))
-        _, counted, self.cycles, *counts = TRAILER.unpack(take(TRAILER.size, "the trailer"))
+            places.append(at)
+        start = file.tell()
+        self._index = list(INDEX.iter_unpack(take(INDEX.size * len(places), "the index")))
+        tail = file.tell()
+        indexed, counted, self.cycles, *counts = TRAILER.unpack(take(TRAILER.size, "the trailer"))
         at = file.tell()
         if file.read(DIGEST_SIZE) != hashed.digest():
             raise self._fail(at, "the digest does not match: the file is corrupt or cut short")
         if file.tell() != size:
             raise self._fail(file.tell(), f"{size - file.tell()} bytes follow the trailer")
-        if counted != chunks:
-            raise self._fail(at, f"the trailer names {counted} chunks, the file has {chunks}")
-        header = json.loads(text)
-        if header["version"] != VERSION:
-            raise self._fail(len(MAGIC), f"trace version {header['version']}; this reader knows version {VERSION}")
+        if (indexed, counted) != (start, len(places)):
+            raise self._fail(
+                tail, f"the trailer names {counted} chunks and an index at {indexed}, the file has {len(places)} and {start}"
+            )
+        if self.cycles > CYCLE_LIMIT:
+            raise self._fail(tail, f"a run of {self.cycles} cycles; at most {CYCLE_LIMIT} are possible")
+        before = -1
+        for number, (low, high, offset, *_) in enumerate(self._index):
+            if offset != places[number] or not before < low <= high < self.cycles:
+                raise self._fail(
+                    start + INDEX.size * number,
+                    f"the index has cycles {low} to {high} at byte {offset} for chunk {number}, which is at byte "
+                    f"{places[number]} after cycle {before} in a run of {self.cycles} cycles",
+                )
+            before = high
+        found = [sum(entry[3 + kind] for entry in self._index) for kind in range(3)]
+        if found != counts:
+            raise self._fail(tail, f"the trailer counts {counts} flits, levels and events, the index {found}")
+        self._take_header(text)
+        self.flits, self.levels, self.events = counts
+        self.count = sum(counts)
+
+    def _take_header(self, text: bytes) -> None:
+        """The header's fields, each checked."""
+        at = len(MAGIC) + LENGTH.size
+
+        def expect(good: bool, what: str, value, expected: str) -> None:
+            if not good:
+                raise self._fail(at, f"{what} is {reprlib.repr(value)}, expected {expected}")
+
+        try:
+            header = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            why = "nested too deep" if isinstance(error, RecursionError) else error
+            raise self._fail(at, f"the header is no JSON ({why})") from None
+        fields = ("version", "machine", "digest", "yaml", "links", "tracks")
+        expect(isinstance(header, dict), "the header", header, f"an object with {', '.join(fields)}")
+        if (version := header.get("version")) != VERSION or type(version) is not int:
+            raise self._fail(at, f"trace version {reprlib.repr(version)}; this reader knows version {VERSION}")
+        for name in fields[1:]:
+            expect(name in header, "the header", header, f"an object with {', '.join(fields)}; {name} is missing")
+        for name in ("machine", "digest", "yaml"):
+            expect(_is_text(header[name]), name, header[name], "a text")
+        links, tracks = header["links"], header["tracks"]
+        for name, value in (("links", links), ("tracks", tracks)):
+            expect(isinstance(value, list) and len(value) <= INDEX_LIMIT, name, value, f"a list of at most {INDEX_LIMIT}")
+        for link in links:
+            expect(_is_text(link), "a link", link, "a text")
+        expect(len(set(links)) == len(links), "the list of links", links, "each once")
+        for track in tracks:
+            good = isinstance(track, list) and len(track) == len(Track._fields) and all(map(_is_text, track))
+            expect(good and track[1] in KINDS, "a track", track, f"[name, {' or '.join(KINDS)}, unit]")
         self.machine: str = header["machine"]
         self.machine_yaml: str = header["yaml"]
         self.digest: str = header["digest"]
-        self.links: list[str] = header["links"]
-        self.tracks = [Track(*track) for track in header["tracks"]]
-        self.flits, self.levels, self.events = counts
-        self.count = sum(counts)
+        self.links: list[str] = links
+        self.tracks = [Track(*track) for track in tracks]
+        names = [track.name for track in self.tracks]
+        expect(len(set(names)) == len(names), "the list of tracks", names, "each once")
 
     def require(self, machine: Machine) -> None:
         """Refuse a trace of another machine."""
@@ -328,21 +386,46 @@ class Trace:
             )
 
     def chunks(self, first: int = 0, end: int | None = None) -> Iterator[Chunk]:
-        """The chunks that hold cycles from `first` up to, not including, `end`; they may hold others too."""
+        """The chunks that hold cycles from `first` up to, not including, `end`; they may hold others too.
+
+        Raises `TraceError` for a chunk that is not what the index says.
+        """
         with open(self.path, "rb") as file:
-            for low, _, offset, *_ in self._index[bisect_left(self._index, first, key=lambda entry: entry[1]) :]:
-                if end is not None and low >= end:
+            for entry in self._index[bisect_left(self._index, first, key=lambda entry: entry[1]) :]:
+                if end is not None and entry[0] >= end:
                     return
-                file.seek(offset)
-                data = zlib.decompress(file.read(LENGTH.unpack(file.read(LENGTH.size))[0]))
-                flits, levels, events = COUNTS.unpack_from(data)
-                at = [COUNTS.size, COUNTS.size + flits * FLIT.size]
-                at.append(at[1] + levels * POINT.size)
-                yield Chunk(
-                    np.frombuffer(data, FLITS, flits, at[0]),
-                    np.frombuffer(data, POINTS, levels, at[1]),
-                    np.frombuffer(data, POINTS, events, at[2]),
-                )
+                file.seek(entry[2])
+                yield self._chunk(file.read(LENGTH.unpack(file.read(LENGTH.size))[0]), *entry)
+
+    def _chunk(self, packed: bytes, low: int, high: int, offset: int, *counts: int) -> Chunk:
+        flits, levels, events = counts
+        most = CHUNK_RECORDS + len(self.links) + 2 * len(self.tracks)  # the cycle that fills it is in it whole
+        if sum(counts) > most:
+            raise self._fail(offset, f"a chunk of {sum(counts)} records; at most {most} are possible")
+        at = [COUNTS.size, COUNTS.size + flits * FLIT.size]
+        at.append(at[1] + levels * POINT.size)
+        size = at[2] + events * POINT.size
+        unpacker = zlib.decompressobj()
+        try:
+            data = unpacker.decompress(packed, size + 1)  # no more than that, whatever there is
+        except zlib.error as error:
+            raise self._fail(offset, f"a chunk that cannot be unpacked: {error}") from None
+        if len(data) != size or not unpacker.eof or unpacker.unused_data or COUNTS.unpack_from(data) != counts:
+            raise self._fail(offset, f"a chunk that does not hold the {sum(counts)} records that the index names")
+        chunk = Chunk(
+            np.frombuffer(data, FLITS, flits, at[0]), np.frombuffer(data, POINTS, levels, at[1]),
+            np.frombuffer(data, POINTS, events, at[2]),
+        )  # fmt: skip
+        headers = chunk.flits
+        good = all((headers[name] < 1 << width).all() for name, width in (("type", 4), ("last", 1), ("rsvd", 3)))
+        for records, name, limit in zip(chunk, ("link", "track", "track"), map(len, (self.links, self.tracks, self.tracks))):
+            cycles, index = records["cycle"], records[name]
+            later, same = cycles[1:] > cycles[:-1], cycles[1:] == cycles[:-1]
+            good &= bool((index < limit).all() and (later | same & (index[1:] > index[:-1])).all())
+            good &= not len(records) or low <= int(cycles[0]) <= int(cycles[-1]) <= high
+        if not good:
+            raise self._fail(offset, f"a chunk with records out of order, or that cannot be, in cycles {low} to {high}")
+        return chunk
 
     def window(self, first: int = 0, end: int | None = None) -> Iterator[Record]:
         """The records of the cycles from `first` up to, not including, `end`, in order."""

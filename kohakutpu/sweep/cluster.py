@@ -49,9 +49,13 @@ def connected(scheduler: str, workers: int):
     settings = {"distributed.comm.timeouts.connect": f"{ANSWER_S}s", "distributed.logging.distributed": "error"}
     with config.set(settings):
         if scheduler == LOCAL:
+            # Without its dashboard a scheduler serves HTTP all the same, on 8787 and with a warning when that is taken,
+            # unless it is told another address: any free port of this machine.
+            http = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
             with (
                 distributed.LocalCluster(
-                    n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=logging.ERROR
+                    n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, scheduler_kwargs=http,
+                    silence_logs=logging.ERROR,
                 ) as cluster,
                 distributed.Client(cluster) as client,
             ):

@@ -79,7 +79,7 @@ class Survey:
     def __init__(self, trace: Trace):
         self.trace = trace
         self.machine: Machine = from_yaml(trace.machine_yaml, source=f"{trace.path}: machine")
-        self.topology = Topology(self.machine, trace.links)
+        self.topology = Topology(self.machine, trace.links, source=str(trace.path))
         self.units = [place for place in self.topology.places if place.kind in ("cluster", "vector")]
         self.track = {track.name: index for index, track in enumerate(trace.tracks)}
         self.instructions: list[Instruction] = []

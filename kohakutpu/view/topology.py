@@ -38,10 +38,14 @@ class Wire:
 
 
 class Topology:
-    """Places and wires of `machine`, for the link names of a trace. Raises `ViewError` for a name it cannot place."""
+    """Places and wires of `machine`, for the link names of a trace. Raises `ViewError` for a name it cannot place.
 
-    def __init__(self, machine: Machine, links: list[str]):
+    `source` is what its errors name.
+    """
+
+    def __init__(self, machine: Machine, links: list[str], *, source: str = "the trace"):
         self.machine = machine
+        self.source = source
         groups = [
             ("mag", "memory", machine.ports),
             ("cluster", "cluster", machine.clusters),
@@ -55,6 +59,7 @@ class Topology:
         if machine.agent.own_endpoint:
             self.places.append(Place("agent", "agent", *machine.agent.xy, machine.clamp(*machine.agent.xy)))
         self.routers = [(x, y) for y in range(1, machine.ny + 1) for x in range(1, machine.nx + 1)]
+        self._routers = {router_name(*at): at for at in self.routers}
         self._at = {(place.x, place.y): place for place in self.places}
         self.wires = [self._wire(name) for name in links]
 
@@ -63,15 +68,13 @@ class Topology:
         place = next((place for place in self.places if place.name == source), None)
         if place is not None and port == "out":
             return Wire(name, source, router_name(*place.router))
-        if place is None and port in STEP and len(source) == 3 and source[0] == "r":
-            x, y = int(source[1], 16), int(source[2], 16)
-            dx, dy = STEP[port]
-            if (x, y) in self.routers:
-                if port != "local" and (x + dx, y + dy) in self.routers:
-                    return Wire(name, source, router_name(x + dx, y + dy))
-                sink = self._at.get((x + dx, y + dy))
-                return Wire(name, source, sink.name if sink else None)
-        raise ViewError(f"link {name!r} is on no router and no endpoint of {self.machine.name}")
+        if source in self._routers and port in STEP:
+            (x, y), (dx, dy) = self._routers[source], STEP[port]
+            if port != "local" and (x + dx, y + dy) in self.routers:
+                return Wire(name, source, router_name(x + dx, y + dy))
+            sink = self._at.get((x + dx, y + dy))
+            return Wire(name, source, sink.name if sink else None)
+        raise ViewError(f"{self.source}: link {name!r} is on no router and no endpoint of {self.machine.name}")
 
     def into(self, name: str) -> int:
         """The index of the link that leads to an endpoint."""
@@ -85,7 +88,7 @@ class Topology:
         for index, wire in enumerate(self.wires):
             if wanted(wire):
                 return index
-        raise ViewError(f"the trace has no link {what}, which {self.machine.name} has")
+        raise ViewError(f"{self.source} has no link {what}, which {self.machine.name} has")
 
     @property
     def agent_places(self) -> list[Place]:

@@ -2,6 +2,9 @@
 
 import json
 import re
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -78,6 +81,18 @@ def test_stopped_while_it_is_made_small_the_best_so_far_is_saved(capsys, tmp_pat
     assert len(tried) == (calls - 1) // 2 and (not tried or saved.size <= int(tried[-1][1]))
     monkeypatch.undo()
     assert fuzz(capsys, "--replay", tmp_path / "mm_mesh-0.fuzz", *words)[0] == 1
+
+
+def test_terminated_while_it_is_made_small_the_best_so_far_is_saved(tmp_path):
+    words = ["fuzz", "--programs", "10", "--fault", "cluster-tile-bit", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "kohakutpu.cli.main", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+        while not (line := run.stdout.readline()).startswith("making it small"):
+            assert line, "it ended too early"
+        run.send_signal(signal.SIGTERM)
+        rest = run.stdout.read()
+    assert run.returncode == 1 and "stopped; it may not be as small as it could be" in rest and "Traceback" not in rest
+    assert from_text((tmp_path / "mm_mesh-0.fuzz").read_text(), "saved").programs
 
 
 def test_stopped_before_anything_was_found(capsys, tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import selectors
 import socket
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,21 +22,20 @@ class Harm:
     seconds: float = 0.002  # of a delay, at most
 
 
-class Proxy:
-    """Stands before `target`, a UNIX socket or (host, port), and does `harm` that `seed` fixes; `done` counts it."""
+class Listener:
+    """A server on a free port of this computer, whose thread hands one connection after the other to `serve`, until the
+    context is left.
+    """
 
-    def __init__(self, target: Path | tuple[str, int], harm: Harm, seed: int = 1):
-        self.target = target
-        self.harm = harm
-        self.done = {"short": 0, "delay": 0, "drop": 0}
-        self._random = random.Random(seed)
+    def __init__(self):
+        """Begins at once: call it when everything that `serve` needs is there."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._over = False
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Proxy:
+    def __enter__(self):
         return self
 
     def __exit__(self, *_) -> None:
@@ -46,17 +46,32 @@ class Proxy:
 
     def _run(self) -> None:
         while True:
-            client, _ = self._listener.accept()
-            with client:
+            connection, _ = self._listener.accept()
+            with connection:
                 if self._over:
                     return
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                try:
-                    with socket.socket(socket.AF_UNIX if isinstance(self.target, Path) else socket.AF_INET) as server:
-                        server.connect(str(self.target) if isinstance(self.target, Path) else self.target)
-                        self._pass_on(client, server)
-                except OSError:
-                    continue  # one of them has gone: so has the connection
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                with suppress(OSError, EOFError):  # one of them has gone: so has the connection
+                    self.serve(connection)
+
+    def serve(self, connection: socket.socket) -> None:
+        raise NotImplementedError
+
+
+class Proxy(Listener):
+    """Stands before `target`, a UNIX socket or (host, port), and does `harm` that `seed` fixes; `done` counts it."""
+
+    def __init__(self, target: Path | tuple[str, int], harm: Harm, seed: int = 1):
+        self.target = target
+        self.harm = harm
+        self.done = {"short": 0, "delay": 0, "drop": 0}
+        self._random = random.Random(seed)
+        super().__init__()
+
+    def serve(self, client: socket.socket) -> None:
+        with socket.socket(socket.AF_UNIX if isinstance(self.target, Path) else socket.AF_INET) as server:
+            server.connect(str(self.target) if isinstance(self.target, Path) else self.target)
+            self._pass_on(client, server)
 
     def _happens(self, what: str) -> bool:
         if self._random.random() >= getattr(self.harm, what):

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import random
 import socket
-import threading
 from collections import deque
 from dataclasses import dataclass
 from tkinter import Tcl, TclError
+
+from chaos import Listener
 
 from kohakutpu.host.transport import Transport
 
@@ -44,7 +45,7 @@ class Link:
     idle: int = 0  # pauses of the machine between two requests: it runs on meanwhile
 
 
-class FakeJtag:
+class FakeJtag(Listener):
     """Serves one connection after the other; `requests` counts scripts."""
 
     def __init__(self, inner: Transport, link: Link | None = None, seed: int = 1):
@@ -55,20 +56,8 @@ class FakeJtag:
         self._random = random.Random(seed)
         self._late: deque[int] = deque([0] * self.link.skew)
         self._old: list[bytes] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address: tuple[str, int] = self._listener.getsockname()[:2]
-        self._over = False
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def __enter__(self) -> FakeJtag:
-        return self
-
-    def __exit__(self, *_) -> None:
-        self._over = True
-        socket.create_connection(self.address).close()
-        self._thread.join()
-        self._listener.close()
+        self._tcl = None
+        super().__init__()
 
     # ---- the vendor's commands ---------------------------------------------------------------------------
 
@@ -125,22 +114,15 @@ class FakeJtag:
     # ---- the server --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        tcl = self._interpreter()  # lives in the thread that uses it
-        while True:
-            connection, _ = self._listener.accept()
-            with connection:
-                if self._over:
-                    return
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connection.settimeout(0.2)
-                try:
-                    self._serve(connection, tcl)
-                except (OSError, EOFError):
-                    pass
-            if self.link.forgetful:
-                tcl = self._interpreter()
+        try:
+            super()._run()
+        finally:
+            self._tcl = None  # an interpreter has to end in the thread that made it
 
-    def _serve(self, connection: socket.socket, tcl) -> None:
+    def serve(self, connection: socket.socket) -> None:
+        if self._tcl is None or self.link.forgetful:
+            self._tcl = self._interpreter()  # by the thread that uses it
+        connection.settimeout(0.2)
         rest = b""
 
         def more() -> bytes:
@@ -165,7 +147,7 @@ class FakeJtag:
             for _ in range(self.link.idle):
                 self.inner.pause()
             try:
-                code, result = 0, tcl.eval(script)
+                code, result = 0, self._tcl.eval(script)
             except TclError as error:
                 code, result = 1, str(error)
             log = b"INFO: done\n" if self.requests % 3 == 0 else b""

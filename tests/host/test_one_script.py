@@ -38,13 +38,17 @@ def test_the_verdicts_of_the_script(arguments, status, said):
     assert run.returncode == status and said in run.stdout + run.stderr
 
 
-def test_scripts_share_a_served_machine_one_after_the_other(tmp_path):
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_scripts_share_a_served_machine_one_after_the_other(tmp_path, stop):
+    """Until a signal, also one that the shell of a script has told its background jobs to ignore."""
     address = tmp_path / "served"
     command = [sys.executable, "-m", "kohakutpu.cli.main", "serve", "--machine", "mm_mesh", "--listen", str(address)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
-        assert server.stdout.readline() == f"mm_mesh (model) is served on {address}; Ctrl-C ends it\n"
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
+    with subprocess.Popen(ignoring, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
+        assert server.stdout.readline() == "opening model to mm_mesh\n"
+        assert server.stdout.readline() == f"ready on {address}: mm_mesh (model); Ctrl-C or SIGTERM ends it\n"
         runs = [drive(f"socket:{address}") for _ in range(2)]
-        server.send_signal(signal.SIGINT)
+        server.send_signal(stop)
         rest = server.stdout.read()
     assert [run.returncode for run in runs] == [0, 0] and runs[0].stdout == runs[1].stdout == drive("model").stdout
     assert server.returncode == 0 and int(re.match(r"([\d,]+) requests done", rest)[1].replace(",", "")) > 200
@@ -56,6 +60,7 @@ def test_what_cannot_be_served(tmp_path, capsys):
         (["--listen", "0.0.0.0:7000"], 3, "0.0.0.0: a machine is served to this computer alone"),
         (["--listen", str(tmp_path)], 3, "it is there and is no socket"),
         (["--listen", str(tmp_path / "s"), "--transport", "card"], 2, "no transport 'card'"),
+        (["--listen", str(tmp_path), "--transport", "rtl"], 3, "it is there and is no socket"),  # before gates are compiled
     ):
         assert main(["serve", *arguments]) == status
         assert said in capsys.readouterr().err

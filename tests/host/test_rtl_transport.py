@@ -28,11 +28,9 @@ from kohakutpu.model.system import System
 
 sys.path.insert(0, str(Path(__file__).parent))
 from transport_conformance import SCRIPTS  # noqa: E402
-from transport_traffic import Traffic  # noqa: E402
 
 MACHINE = load("mm_mesh")
 ROOT = Path(__file__).resolve().parents[2]
-MILLION = 1_000_000
 SECONDS = 60  # within which a process that should end has ended
 
 
@@ -132,6 +130,54 @@ def test_a_client_that_is_killed_leaves_no_simulator():
     assert gone(int(group), folder)
 
 
+def serve(address):
+    """`kohakutpu serve` of the gates, as a background job of a script: SIGINT is ignored."""
+    command = [sys.executable, "-m", "kohakutpu.cli.main", "serve", "--transport", "rtl", "--listen", str(address)]
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
+    return subprocess.Popen(ignoring, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def simulation_of(server):
+    """(process group, folder) of the simulation that a server has started, once it is there."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+                words = (process / "cmdline").read_text().split("\0")
+            except OSError:
+                continue
+            if parent == server.pid and "sim.server" in words:
+                return int(process.name), Path(words[words.index("sim.server") + 1])
+        time.sleep(0.02)
+    raise AssertionError("no simulation was started")
+
+
+def test_a_server_of_gates_ends_in_order(tmp_path):
+    address = tmp_path / "served"
+    with serve(address) as server:
+        assert server.stdout.readline() == "opening rtl to mm_mesh\n"
+        assert server.stdout.readline() == f"ready on {address}: mm_mesh (rtl); Ctrl-C or SIGTERM ends it\n"
+        group, folder = simulation_of(server)
+        with open_transport(f"socket:{address}", MACHINE) as transport:
+            transport.write64(MEMORY_BASE + 64, 7)
+            assert transport.read64(MEMORY_BASE + 64) == 7
+        server.send_signal(signal.SIGTERM)
+        said, complaint = server.communicate(timeout=SECONDS)
+    assert (server.returncode, said) == (0, "3 requests done\n") and "Traceback" not in complaint
+    assert not address.exists() and not members(group) and not folder.exists()
+
+
+def test_a_server_that_is_stopped_while_it_starts_leaves_no_simulator(tmp_path):
+    with serve(tmp_path / "served") as server:
+        assert server.stdout.readline() == "opening rtl to mm_mesh\n"
+        group, folder = simulation_of(server)
+        server.send_signal(signal.SIGTERM)
+        said, complaint = server.communicate(timeout=SECONDS)
+    assert server.returncode == 143 and not said and complaint.splitlines()[-1] == "kohakutpu serve: stopped"
+    assert not list(tmp_path.iterdir()) and not members(group) and not folder.exists()
+
+
 @pytest.mark.parametrize(
     "spec, faults, error, reason",
     [
@@ -173,15 +219,3 @@ def test_a_script_written_against_the_models_runs_on_the_gates():
     runs = [subprocess.run([sys.executable, script, spec], capture_output=True, text=True) for spec in ("model", "rtl")]
     assert [run.returncode for run in runs] == [0, 0]
     assert runs[0].stdout == runs[1].stdout and "byte-equal" in runs[0].stdout
-
-
-@pytest.mark.slow
-def test_a_million_words_through_the_gates(gates, capsys):
-    """In blocks, as an access takes the gates about as long as a hundred words do."""
-    start = time.monotonic()
-    traffic = Traffic(gates, MACHINE, seed=12, longest=2048, blocks=0.9)
-    while traffic.words < MILLION:
-        traffic.run(100)
-    with capsys.disabled():
-        print(f"\nrtl: {traffic.accesses:,} accesses, {traffic.words:,} words, {traffic.requests:,} requests, "
-              f"0 lost or done twice, {time.monotonic() - start:.0f} s")  # fmt: skip

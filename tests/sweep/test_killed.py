@@ -27,6 +27,14 @@ extents: {M: [16, 32], K: [32], N: [32]}
 knobs: {gm: [4, 8], gn: [8], nk: [1]}
 seeds: {first: 0, last: 5}
 """
+ONE = """
+name: one
+kernel: kohakutpu.kernels:linear_silu
+machines: [mm_mesh]
+extents: {M: [16], K: [32], N: [32]}
+knobs: {gm: [4], gn: [8], nk: [1]}
+seeds: [0]
+"""
 LARGE = """
 name: large
 kernel: kohakutpu.kernels:linear_silu
@@ -137,6 +145,31 @@ def test_a_killed_worker_and_a_killed_client(tmp_path):
     table = check(folder, SMALL_POINTS, kept)
     assert not set(workers_of(kept)) & set(workers_of(journal(folder)[len(kept) :]))
     assert {row["seed"] for row in table} == set(range(6))
+
+
+def test_another_scheduler_on_this_computer_is_no_trouble(tmp_path):
+    """dask would warn of the port that its dashboard has by default, though nobody asked for one."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(ONE)
+    with socket.socket() as other:
+        try:
+            other.bind(("0.0.0.0", 8787))
+            other.listen()
+        except OSError:
+            pass  # there is one
+        done = subprocess.run([str(item) for item in sweep(spec, tmp_path / "out", "--workers", 1)], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == "" and "1 of 1 rows" in done.stdout
+
+
+def test_a_terminated_client_ends_its_workers_and_goes_on_later(tmp_path):
+    spec, folder = tmp_path / "spec.yaml", tmp_path / "out"
+    spec.write_text(SMALL)
+    with started(*sweep(spec, folder, "--workers", 1)) as client:
+        rows = wait_for(lambda: journal(folder))
+        client.send_signal(signal.SIGTERM)
+        said, _ = client.communicate(timeout=LIMIT_S)
+    assert client.returncode == 143 and "--resume goes on" in said and said.endswith("kohakutpu sweep: stopped\n")
+    assert "Traceback" not in said and not any(map(alive, workers_of(rows)))
 
 
 def free_port() -> int:

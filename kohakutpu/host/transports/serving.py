@@ -59,7 +59,7 @@ class Server:
         """End `run` from another thread, or from a signal handler."""
         self._stopped = True
         if self._stopper:
-            self._stopper.send(b"\0")
+            self._stopper.send(b"\0")  # `run` may be waiting
 
     def run(self) -> None:
         """Serve until `stop`, or until a `single` session has ended. Raises `SessionLost` when a client does not come
@@ -73,6 +73,7 @@ class Server:
             selector = stack.enter_context(selectors.DefaultSelector())
             selector.register(listener, selectors.EVENT_READ)
             over, self._stopper = (stack.enter_context(end) for end in socket.socketpair())
+            stack.callback(setattr, self, "_stopper", None)
             selector.register(over, selectors.EVENT_READ)
             stream: Stream | None = None
             self.ready()

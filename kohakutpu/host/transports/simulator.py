@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SIMULATORS = ("verilator", "icarus")
 LOOK = 0.05  # s between two looks at a simulator that starts
 END_TIMEOUT = 30.0  # s that a simulator may take to end after the session
+SAID = ("emitting", "compiling")  # how lines of its log begin that are passed on, as what they tell of takes its time
 TAIL = 4000  # characters of its log that an error shows
 SOCKET, TASK, LOG = "socket", "task", "log"
 
@@ -86,12 +87,12 @@ class SimulatorTransport(SocketTransport):
         self._finish = weakref.finalize(self, _end, self._process, lifeline, self._folder)
 
     def _wait(self) -> None:
-        """Until the simulation listens; a compile takes minutes, and says so."""
+        """Until the simulation listens; what takes long on the way is said."""
         said = 0
         while not (self._folder / SOCKET).exists():
             log = self._log()
             for line in log[said:].splitlines(keepends=True):
-                if line.startswith("compiling") and line.endswith("\n"):
+                if line.startswith(SAID) and line.endswith("\n"):
                     print(line, end="", file=sys.stderr, flush=True)
                 said += len(line) if line.endswith("\n") else 0
             if self._process.poll() is not None:

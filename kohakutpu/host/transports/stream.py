@@ -129,6 +129,13 @@ def listen(address: tuple[str, int] | Path) -> socket.socket:
     return server
 
 
+def check_listen(address: tuple[str, int] | Path) -> None:
+    """What `listen` would refuse now, before the work that a server needs to begin. Raises `NoTransport`."""
+    listen(address).close()
+    if isinstance(address, Path):
+        address.unlink()
+
+
 def _clear(path: Path) -> None:
     if not path.exists():
         return
