@@ -20,7 +20,7 @@ from rich.table import Table
 
 import kohakutpu.kernels
 from kohakutpu.compiler import CompileError, compile_kernel
-from kohakutpu.kernels import matmul
+from kohakutpu.kernels import elementwise, matmul
 from kohakutpu.lang.extents import Expr, Extents, names_in
 from kohakutpu.lang.kernel import Kernel
 from kohakutpu.machine import Machine, load
@@ -32,14 +32,14 @@ MOST_SECONDS, MOST_BYTES = 5.0, 1 << 30
 
 def library() -> list[Kernel]:
     """Every kernel of the library."""
-    found = (getattr(kohakutpu.kernels, name) for name in kohakutpu.kernels.__all__)
-    return [kernel for kernel in found if isinstance(kernel, Kernel)]
+    products = [getattr(kohakutpu.kernels, name) for name in kohakutpu.kernels.__all__]
+    return products + [made for made in vars(elementwise).values() if isinstance(made, Kernel)]
 
 
 def shapes_of(kernel: Kernel) -> dict[str, tuple[int, ...]]:
     """Shapes of a kernel's operands with every dim `EXTENT`."""
     axes = [axis for port in kernel.inputs for axis in port.shape if isinstance(axis, Expr)]
-    lead = (EXTENT,) if any(port.whole for port in kernel.inputs) else ()
+    lead = (EXTENT, EXTENT) if any(port.whole for port in kernel.inputs) else ()
     extents = Extents({name: EXTENT for axis in axes for name in names_in(axis)}, lead)
     return {port.name: port.logical_shape(extents) for port in kernel.inputs}
 
