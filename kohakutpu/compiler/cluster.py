@@ -21,7 +21,7 @@ from kohakutpu.machine import ClusterUnit
 from .artifact import BufferImage
 from .l1 import OperandMemory
 from .layouts import ENTRY, LANE, WORD, Entry
-from .refusals import CompileError
+from .refusals import check_fill, check_tile
 from .rounds import Item
 from .stages import ClusterStage, Drain, Key, Operand, Send, Sweep
 
@@ -128,12 +128,7 @@ class _Stream:
 
     def _sweep(self, key: Key, op: Sweep, leaves: Drain | Send | None) -> None:
         source = self.sources[op.statement]
-        if op.gm * op.gn > self.unit.tiles:
-            raise CompileError(
-                f"a tile of {op.gm}x{op.gn} is {op.gm * op.gn} sub-tiles and the accumulator of the cluster at "
-                f"{self.unit.xy} holds {self.unit.tiles}; use a smaller gm or gn",
-                source,
-            )
+        check_tile(op.gm, op.gn, self.unit, source)
         for side in Side:
             self._fill(key, op, side, source)
         # A batch of granules for a vector core is awaited with its DRAIN, so nothing else may let it go.
@@ -154,12 +149,7 @@ class _Stream:
 
     def _fill(self, key: Key, op: Sweep, side: Side, source: Source) -> None:
         operand, entries, l1 = _operand(op, side), _entries(op, side), self.l1[side]
-        if entries > isa.FILL_LIMIT:
-            raise CompileError(
-                f"{operand.buffer}: a FILL of {entries} entries ({entries // op.nk} groups of {op.nk} blocks); at most "
-                f"{isa.FILL_LIMIT} are counted, use a smaller {('gm', 'gn')[side]} or nk",
-                source,
-            )
+        check_fill(operand.buffer, entries // op.nk, op.nk, side, source)
         if l1.find(operand) is not None:
             return
         l1.require(operand, entries, source)

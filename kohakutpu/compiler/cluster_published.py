@@ -17,7 +17,7 @@ from kohakutpu.machine import ClusterUnit
 
 from .artifact import BufferImage
 from .layouts import LANE
-from .refusals import CompileError
+from .refusals import CompileError, check_fill, check_tile
 from .stages import ClusterStage, Drain, Key, Operand, Send, Sweep
 
 BANK = 256
@@ -101,22 +101,12 @@ def lower(
 
 
 def _sweep(op: Sweep, l1: _L1, images: Mapping[str, BufferImage], source: Source) -> list[int]:
-    if op.gm * op.gn > l1.unit.tiles:
-        raise CompileError(
-            f"a tile of {op.gm}x{op.gn} is {op.gm * op.gn} sub-tiles and the accumulator of the cluster at "
-            f"{l1.unit.xy} holds {l1.unit.tiles}; use a smaller gm or gn",
-            source,
-        )
+    check_tile(op.gm, op.gn, l1.unit, source)
     payloads = []
     places = []
     for side, (operand, groups) in enumerate(((op.a, op.gm), (op.b, op.gn))):
         entries = groups * op.nk
-        if entries > isa.FILL_LIMIT:
-            raise CompileError(
-                f"{operand.buffer}: a FILL of {entries} entries ({groups} groups of {op.nk} blocks); at most "
-                f"{isa.FILL_LIMIT} are counted, use a smaller {('gm', 'gn')[side]} or nk",
-                source,
-            )
+        check_fill(operand.buffer, groups, op.nk, side, source)
         bank, first = l1.place(side, operand, op.step, entries, source)
         places.append((bank, first))
         if l1.holds.get((side, bank, first)) == operand:

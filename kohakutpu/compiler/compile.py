@@ -13,10 +13,11 @@ from functools import cached_property
 import numpy as np
 
 from kohakutpu.formats import e8m15
+from kohakutpu.isa.cluster import Side
 from kohakutpu.lang.extents import Extents
 from kohakutpu.lang.kernel import Kernel
 from kohakutpu.lang.source import located
-from kohakutpu.lang.trace import Constant, Trace
+from kohakutpu.lang.trace import Constant, Contract, Open, Trace
 from kohakutpu.machine import Machine, to_yaml
 
 from . import cluster, cluster_published, elementwise, fusion, padding, relayout, rows, tiles
@@ -29,7 +30,7 @@ from .layouts import KBLOCK, Flat, Layout, Tile
 from .placement import Access, Life, Reach, guard, place
 from .predict import predict
 from .programs import l1_room
-from .refusals import PAGE, CompileError
+from .refusals import PAGE, CompileError, check_fill, check_tile
 from .rounds import Item, by_node, schedule, schedule_published
 from .stages import (
     ClusterStage, Drain, ElementwiseStage, EpilogueStage, Key, Program, RelayoutStage, RowStage, accessed, build,
@@ -198,6 +199,18 @@ class Compilation:
                 f"the clusters of {self.machine.name} have accumulators of {sorted(mantissas)} mantissa bits; the "
                 "result would depend on which cluster runs what"
             )
+        self._check_tiles()
+
+    def _check_tiles(self) -> None:
+        """Refuse tiles that the largest cluster does not hold, before byte orders with groups of their size are weighed."""
+        largest = max(self.machine.clusters, key=lambda unit: unit.tiles, default=None)
+        opened = {s.accumulator: s for s in self.trace.statements if isinstance(s, Open)}
+        for statement in self.trace.statements:
+            if isinstance(statement, Contract) and largest is not None:
+                tile, source = opened[statement.accumulator], statement.source
+                check_tile(tile.gm, tile.gn, largest, source)
+                for side, operand, groups in ((Side.A, statement.a, tile.gm), (Side.B, statement.b, tile.gn)):
+                    check_fill(operand.buffer, groups, tile.nk, side, source)
 
     def _check_fused_constants(self, stage: EpilogueStage) -> None:
         """A fused epilogue keeps constants in registers, so under 'arrays' they must be the same there."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from kohakutpu.isa.cluster import FILL_LIMIT, Side
 from kohakutpu.lang.source import KernelError, Source
+from kohakutpu.machine import ClusterUnit
 
 # L1 words a vector program may span; larger footprints were measured wrong on a card (spec: the fused epilogue).
 L1_SAFE = 320
@@ -29,5 +31,25 @@ class CannotFuse(CompileError):
         super().__init__(
             f"this epilogue cannot be fused: {listed}. Fix: retile (another gm and gn), or write two stages with a "
             "temp (t[i, j] <<= acc in the tiling, y <<= value after it; the knob fuse=False does the same)",
+            source,
+        )
+
+
+def check_tile(gm: int, gn: int, unit: ClusterUnit, source: Source) -> None:
+    """Refuse a tile of `gm` by `gn` sub-tiles that the accumulator of this cluster does not hold."""
+    if gm * gn > unit.tiles:
+        raise CompileError(
+            f"a tile of {gm}x{gn} is {gm * gn} sub-tiles and the accumulator of the cluster at {unit.xy} holds "
+            f"{unit.tiles}; use a smaller gm or gn",
+            source,
+        )
+
+
+def check_fill(buffer: str, groups: int, nk: int, side: Side, source: Source) -> None:
+    """Refuse an operand of `groups` groups by `nk` blocks that one FILL cannot fetch."""
+    if groups * nk > FILL_LIMIT:
+        raise CompileError(
+            f"{buffer}: a FILL of {groups * nk} entries ({groups} groups of {nk} blocks); at most {FILL_LIMIT} are "
+            f"counted, use a smaller {('gm', 'gn')[side]} or nk",
             source,
         )

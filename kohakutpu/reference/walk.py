@@ -9,13 +9,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kohakutpu.lang.extents import Extents, resolve
+from kohakutpu.lang.extents import KBLOCK, LANES, Extents, resolve
 from kohakutpu.lang.shapes import settled, shape_of, statement_shape
 from kohakutpu.lang.source import KernelError, Source, located
 from kohakutpu.lang.trace import (
     READ_ONLY, Assign, Buffer, BufferLeaf, Contract, Expression, Loop, Open, Slice, Statement, Store, TileLeaf, Trace,
     Units, check_slice,
 )  # fmt: skip
+
+MOST = 1 << 28  # elements of a tile or an operand over its blocks; no machine's accumulator comes near
 
 
 class InterpreterError(KernelError):
@@ -74,7 +76,14 @@ class Walk:
 
     def statement(self, statement: Statement, known: dict[str, int]) -> None:
         if isinstance(statement, Open):
-            self.tiles[statement.accumulator] = self.zeros(4 * statement.gm, 4 * statement.gn)
+            gm, gn, nk = statement.gm, statement.gn, statement.nk
+            if nk * max(LANES * gm * LANES * gn, KBLOCK * LANES * max(gm, gn)) > MOST:
+                raise InterpreterError(
+                    f"a tile of {gm}x{gn} sub-tiles swept {nk} blocks at a time: at most {MOST:,} elements of it, or of an "
+                    "operand, in all of the blocks are computed; use a smaller gm, gn or nk",
+                    statement.source,
+                )
+            self.tiles[statement.accumulator] = self.zeros(LANES * gm, LANES * gn)
         elif isinstance(statement, Contract):
             self.contract(statement, known)
         elif isinstance(statement, Store):

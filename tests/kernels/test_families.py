@@ -1,6 +1,7 @@
 """Every kernel of the library on every machine; and with any shape, knobs and options: byte-equal, or refused by name when compiled."""
 
 import dataclasses
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -20,19 +21,24 @@ sys.path.insert(0, str(Path(__file__).parent))
 from running import LIBRARY, VECTOR, dims_of, equal_bytes, operands_of, small_case  # noqa: E402
 
 MACHINES = ["mm_mesh", "quad", "ship_3x2", "2x1_6+0", "uneven", "1x1_2+2"]
-LONGEST = 20_000  # steps of the model, far beyond the longest example; one that waits for ever ends there
+LONGEST = 200_000  # cycles of a wait, far beyond the longest example; one that waits for ever ends there
 
 lengths = st.one_of(st.integers(1, 9), st.integers(1, 72), st.sampled_from([32, 64, 128]))
-groups = st.one_of(st.integers(1, 5), st.sampled_from([8, 16, "auto"]), st.sampled_from([0, -1, 2.5, 300, True]))
-numbers = st.sampled_from([1.0, -0.3, 0, 2, 1e-3, 70000.0, 1e-40, float("inf"), float("nan")])
+groups = st.one_of(st.integers(1, 5), st.integers(1, 5), st.sampled_from([8, 16, "auto"]))
+numbers = st.one_of(st.sampled_from([1.0, -0.3, 0, 2, 1e-3, 70000.0]), st.floats(-4, 4, width=16))
 KNOBS = {
-    "gm": st.one_of(groups, st.integers(1, 5)), "gn": st.one_of(groups, st.integers(1, 5)), "nk": st.one_of(groups, st.integers(1, 3)),
-    "fuse": st.booleans(), "part": st.sampled_from([1, 16, 100, 640, 1024, 8192, 8192, 0]),
-    "act": st.sampled_from(["relu", "silu", "gelu", None, "tanh"]), "s": numbers, "eps": numbers, "scale": st.one_of(st.none(), numbers),
-    "causal": st.booleans(), "period": st.one_of(st.none(), st.integers(0, 20)), "keys": st.one_of(st.none(), st.integers(-1, 80)),
-    "block": st.sampled_from([32, 64, 64, 96, 40]),
+    "gm": groups, "gn": groups, "nk": groups, "fuse": st.booleans(), "part": st.sampled_from([1, 16, 100, 640, 1024, 8192]),
+    "act": st.sampled_from(["relu", "silu", "gelu"]), "s": numbers, "eps": st.sampled_from([0, 1e-5, 1e-3, 1.0]),
+    "scale": st.one_of(st.none(), numbers), "causal": st.booleans(), "period": st.one_of(st.none(), st.integers(1, 20)),
+    "keys": st.one_of(st.none(), st.integers(1, 80)), "block": st.sampled_from([32, 64, 64, 96]),
 }  # fmt: skip
-ALWAYS = {"block", "causal"}  # what an example always says; each of the others in about half of them
+ALWAYS = {"block", "causal", "gm", "gn", "nk"}  # what an example always says; each of the others in about half of them
+ODD_GROUPS = [0, -1, 2.5, 300, 10**9, True, "many"]
+ODD = {  # what one of eight examples has somewhere
+    "gm": ODD_GROUPS, "gn": ODD_GROUPS, "nk": ODD_GROUPS, "fuse": [1, None], "part": [0, -16, 10**9, 1.0], "act": [None, "tanh", 3],
+    "s": [1e-40, float("inf"), float("nan"), 1e39, None], "eps": [-1.0, 1e-40, float("nan"), "x"], "scale": [0, float("inf"), 1e-40],
+    "causal": [None, 2], "period": [0, -1, 10**6], "keys": [0, -1, 10**6, 2.5], "block": [0, 40, 31, -32, 1 << 20], "width": [2, 3, 40, 0],
+}  # fmt: skip
 
 
 def layout_for(draw, shape):
@@ -45,18 +51,19 @@ def layout_for(draw, shape):
 
 
 @st.composite
-def options_for(draw, kernel, extents, lowerings=(*LOWERINGS, "default", "default")):
-    """Options for a kernel, most of them legal."""
-    names = [*kernel.ports, "none"]
-    preq = draw(st.lists(st.sampled_from(names[:2] + names), max_size=2, unique=True)) if draw(st.booleans()) else ()
+def options_for(draw, kernel, extents, odd):
+    """Options for a kernel; with `odd` some that no kernel takes."""
+    names = [*kernel.ports, "none"] if odd else [port.name for port in kernel.inputs]
+    preq = draw(st.lists(st.sampled_from(names[:2] + names), max_size=2, unique=True)) if draw(st.integers(0, 2)) == 2 else ()
     placed = draw(st.lists(st.sampled_from(names), max_size=2, unique=True)) if draw(st.integers(0, 3)) == 3 else ()
-    held = draw(st.sampled_from(kernel.inputs)).element_shape(extents) if draw(st.integers(0, 3)) == 3 else None
+    steps = st.one_of(st.integers(0, 40).map(lambda n: n * 4096), st.integers(0, 4000).map(lambda n: n * 512))
+    places = st.one_of(steps, st.integers(-9, 9), st.integers(0, 1 << 40)) if odd else steps
+    held = draw(st.sampled_from(kernel.inputs)).element_shape(extents) if draw(st.integers(0, 4)) == 4 else None
     alike = [port.name for port in kernel.inputs if port.element_shape(extents) == held]
-    steps = st.one_of(st.integers(0, 40).map(lambda n: n * 4096), st.integers(0, 4000).map(lambda n: n * 32), st.integers(0, 9))
     drawn = {
-        "lowering": "default" if preq else draw(st.sampled_from(lowerings)), "constants": draw(st.sampled_from(CONSTANTS)),
-        "relayout": draw(st.sampled_from(RELAYOUTS)), "preq": tuple(preq),
-        "addresses": {name: draw(steps) for name in placed}, "allow_overlap": False,
+        "lowering": draw(st.sampled_from(LOWERINGS[:1] if preq else (*LOWERINGS, *LOWERINGS[:1] * 2))),
+        "constants": draw(st.sampled_from(CONSTANTS)), "relayout": draw(st.sampled_from(RELAYOUTS)), "preq": tuple(preq),
+        "addresses": {name: draw(places) for name in placed}, "allow_overlap": False,
         "layouts": dict.fromkeys(alike, layout_for(draw, held)) if alike else {},
     }  # fmt: skip
     assert drawn.keys() == {field.name for field in dataclasses.fields(Options)}, "an option that no example varies"
@@ -66,9 +73,10 @@ def options_for(draw, kernel, extents, lowerings=(*LOWERINGS, "default", "defaul
 @st.composite
 def calls(draw, kernel):
     """(machine, shapes, knobs, options) for a kernel."""
+    odd = draw(st.integers(0, 7)) == 7
     knobs = {}
-    for name in kernel.knobs.keys() | RESERVED:
-        if name != "width" and (name in ALWAYS or name in ("gm", "gn", "nk") or draw(st.booleans())):
+    for name in sorted(kernel.knobs.keys() | RESERVED):
+        if name in KNOBS and (name in ALWAYS or draw(st.booleans())):
             knobs[name] = draw(KNOBS[name])
     dims = {name: draw(lengths) for name in dims_of(kernel)}
     lead = tuple(draw(st.lists(st.integers(1, 3), max_size=2 if kernel.name in VECTOR else 1)))
@@ -77,17 +85,20 @@ def calls(draw, kernel):
     if "width" in kernel.knobs:
         height, width = draw(st.integers(1, 6)), draw(st.integers(1, 6)) + 2
         dims |= {"P": (height + 2) * width, "C": draw(st.sampled_from([31, 32, 64])), "N": draw(st.integers(1, 24))}
-        knobs["width"] = draw(st.sampled_from([width, width, width, 2, 3, 40]))
+        knobs["width"] = width
     if "keys" in kernel.knobs and draw(st.booleans()):
         dims["K"] = 32 * draw(st.integers(1, 4))  # most other numbers of keys are refused
+    if odd and knobs:
+        name = draw(st.sampled_from(sorted(knobs)))
+        knobs[name] = draw(st.sampled_from(ODD[name]))
     extents = Extents(dims, lead)
     shapes = {port.name: port.logical_shape(extents) for port in kernel.inputs}
-    return load(draw(st.sampled_from(MACHINES))), shapes, knobs, draw(options_for(kernel, kernel.solve(shapes)))
+    return load(draw(st.sampled_from(MACHINES))), shapes, knobs, draw(options_for(kernel, kernel.solve(shapes), odd))
 
 
 def check(kernel, machine, shapes, knobs, options, artifact, specials):
     operands = operands_of(shapes, seed=3, specials=specials)
-    got = run_model(artifact, machine, operands, timeout=LONGEST * 10).run.outputs
+    got = run_model(artifact, machine, operands, timeout=LONGEST).run.outputs
     wanted = run_reference(kernel, knobs, operands, machine, constants=options.constants).outputs
     assert wanted and all((got[name].view("u2") == wanted[name].view("u2")).all() for name in wanted)
 
@@ -105,7 +116,7 @@ def examine(kernel, examples) -> Counter:
             artifact = compile_kernel(kernel, machine, shapes, knobs, options)
         except KernelError as error:
             ran["refused"] += 1
-            assert str(error) and not str(error).startswith(("AssertionError", "KeyError", "IndexError"))
+            assert error.message and not re.match(r"\w+Error: ", error.message), "an error of Python's, not a refusal"
             return
         check(kernel, machine, shapes, knobs, options, artifact, specials)
         ran.update(["ran", options.lowering, options.constants, options.relayout, machine.name])
@@ -126,7 +137,7 @@ def test_every_kernel_on_every_machine(name, machine):
 
 def test_every_knob_of_the_library_varies():
     held = {name for made in LIBRARY.values() for name in made.knobs} | RESERVED.keys()
-    assert held == KNOBS.keys() | {"width"}
+    assert held == KNOBS.keys() | {"width"} == ODD.keys()
 
 
 @pytest.mark.parametrize("name", LIBRARY)
