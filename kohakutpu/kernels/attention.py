@@ -6,13 +6,19 @@ The scores of a batch element are in memory once, as the tiles that a product le
 from __future__ import annotations
 
 from kohakutpu import lang as L
-from kohakutpu.lang import ceildiv, dims, kernel, loop, units
+from kohakutpu.lang import KernelError, ceildiv, dims, kernel, loop, units
 from kohakutpu.lang.elementwise import LOG2E
 
 from .linear import product
 
 Q, K, D, V = dims("Q, K, D, V")
 NEVER = -60000.0  # a score that exp2 takes to zero beside any other
+
+
+def check_keys(keys) -> None:
+    """Refuse a number of keys that leaves none, or is none."""
+    if keys is not None and (isinstance(keys, bool) or not isinstance(keys, int) or keys < 1):
+        raise KernelError(f"keys={keys!r}: how many of the keys are real, an integer of at least 1")
 
 
 @kernel
@@ -24,6 +30,7 @@ def attention(q=L.In(..., Q, D), k=L.In(..., K, D), v=L.In(..., V, K), o=L.Out(.
     of one q, one head after another; `period` is then how many queries a head has, and i counts within a head.
     `keys`: only the first so many keys are real.
     """
+    check_keys(keys)
     s, p = L.temp(Q, K), L.temp(Q, K)
     with units(q.tiles(gm), k.tiles(gn)) as (i, j):
         s[i, j] <<= product(q, k, i, j, gm, gn, nk)
@@ -45,6 +52,9 @@ def flash_attention(q=L.In(..., Q, D), k=L.In(..., K, D), v=L.In(..., V, K), o=L
 
     Each block corrects what the blocks before it summed, by the ratio of exp2 of the old greatest score to the new one.
     """
+    check_keys(keys)
+    if isinstance(block, bool) or not isinstance(block, int) or block < 32 or block % 32:
+        raise KernelError(f"block={block!r}: keys are taken in blocks of a multiple of 32")
     side, chunk = block // 4, block // 32
     s, p, partial, total = L.temp(Q, block), L.temp(Q, block), L.temp(Q, V), L.temp(Q, V)
     most, seen, sums, ratio = (L.temp(Q, 1) for _ in range(4))

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import SupportsIndex
 
 import numpy as np
@@ -221,8 +221,10 @@ class Kernel:
             handles = {name: Handle(port) for name, port in self.ports.items()}
             try:
                 self.function(**handles, **{name: full[name] for name in self.knobs})
-            except KernelError:
-                raise
+            except KernelError as error:
+                if error.source is not None:
+                    raise
+                raise KernelError(error.message, _line_of(error, self.source, self.function.__code__)) from error
             except Exception as error:
                 raise KernelError(f"{type(error).__name__}: {error}{_hint(error)}", _line_of(error, self.source)) from error
         if recorder.broken is not None:
@@ -340,11 +342,12 @@ def _hint(error: Exception) -> str:
     return ""
 
 
-def _line_of(error: Exception, kernel_source: Source) -> Source:
-    """The innermost line of the kernel's own file that the error passed through, or the kernel's first."""
+def _line_of(error: Exception, kernel_source: Source, within: CodeType | None = None) -> Source:
+    """The innermost line of the kernel's own file (or of `within`) that the error passed through, or the kernel's first."""
     found, frame = kernel_source, error.__traceback__
     while frame is not None:
-        if frame.tb_frame.f_code.co_filename == kernel_source.file:
+        code = frame.tb_frame.f_code
+        if code is within if within else code.co_filename == kernel_source.file:
             found = at(kernel_source.file, frame.tb_lineno)
         frame = frame.tb_next
     return found

@@ -2,14 +2,18 @@
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from kohakutpu import lang as L
 from kohakutpu.compiler import CompileError, Options, compile_kernel, stages
+from kohakutpu.host.simulate import run_reference
+from kohakutpu.kernels import mlp
 from kohakutpu.kernels.linear import linear_silu, matmul
 from kohakutpu.lang import dims, kernel, loop, units
 from kohakutpu.lang.source import KernelError
-from kohakutpu.machine import Dram
+from kohakutpu.machine import Dram, load
+from kohakutpu.reference import InterpreterError
 
 from .conftest import build_machine
 from .kernels import relu_and_half, row_of_tiles
@@ -73,6 +77,32 @@ def test_what_is_too_large_is_refused_at_once(made, shapes, knobs, machine, reas
         knobs, reason = {"part": 1024}, "8388608 instances of 1024 elements, above 1048576"
     with pytest.raises(CompileError, match=reason):
         compile_kernel(made, build_machine(**machine), shapes, knobs, Options(lowering))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("lowering, relayout", [("default", "machine"), ("default", "host"), ("published", "host")])
+@pytest.mark.parametrize("knobs, reason", [
+    ({"gm": 10**9}, "a tile of 1000000000x8 is 8000000000 sub-tiles and the accumulator of the cluster at .* holds 512"),
+    ({"gn": 10**9}, "a tile of 8x1000000000 is 8000000000 sub-tiles"),
+    ({"nk": 10**9}, "x: a FILL of 8000000000 entries .8 groups of 1000000000 blocks.; at most 255 are counted"),
+    ({"gn": 16, "nk": 16}, "w|up: a FILL of 256 entries .16 groups of 16 blocks.; at most 255 are counted"),
+])  # fmt: skip
+def test_tiles_beyond_every_cluster_are_refused_before_their_copies_are_planned(knobs, reason, lowering, relayout):
+    """Whoever weighs the divisors of a group of 10^9 rows is at it for minutes."""
+    shapes = {"x": (20, 64), "up": (64, 64), "down": (16, 64)}
+    with pytest.raises(CompileError, match=reason) as caught:
+        compile_kernel(mlp, load("quad"), shapes, knobs, Options(lowering, relayout=relayout))
+    assert "acc += x[i, k] @ w[j, k]\n" in str(caught.value)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("knob", ["gm", "gn", "nk"])
+def test_tiles_beyond_memory_have_no_meaning(knob):
+    """The interpreter would make an array of a whole tile, or go through every block."""
+    operands = {"a": np.zeros((4, 32), np.float16), "b": np.zeros((4, 32), np.float16)}
+    with pytest.raises(InterpreterError, match=r"a tile of \d+x\d+ sub-tiles swept \d+ blocks at a time: at most 268,435,456") as caught:
+        run_reference(matmul, {knob: 10**9}, operands, load("quad"))
+    assert "L.tile(gm, gn, nk)" in str(caught.value)
 
 
 def test_a_loop_that_grows_is_cut_off_while_it_is_unrolled(monkeypatch):

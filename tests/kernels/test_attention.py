@@ -155,6 +155,14 @@ def test_rows_of_a_computed_tile_and_of_two():
 def test_refusals():
     with pytest.raises(CompileError, match=r"one row of \[8, 640\] .*(L1|registers|image)"):
         compile_kernel(attention, load("ship_3x2"), shapes(8, 640, 32, 32), {"gm": 2, "causal": True})
+    for keys in (0, -1, 2.5, True):
+        for made in (attention, flash_attention):
+            with pytest.raises(KernelError, match=f"keys={keys}: how many of the keys are real") as caught:
+                made.trace(keys=keys)
+            assert caught.value.source.text == "check_keys(keys)"
+    for block in (0, 31, 40, -32, 64.0):
+        with pytest.raises(KernelError, match=f"block={block}: keys are taken in blocks of a multiple of 32"):
+            flash_attention.trace(block=block)
     with pytest.raises(KernelError, match="the period M is not a number"):
         attention.trace(causal=True, period=M)
     with pytest.raises(KernelError, match="indices up to 4095 are not all FP16 numbers"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kohakutpu import lang as L
-from kohakutpu.kernels.linear import linear_bias, linear_silu, linear_silu_staged
+from kohakutpu.kernels.linear import linear_add_act, linear_bias, linear_silu, linear_silu_staged
 from kohakutpu.lang import KernelError, dims, kernel, loop, units
 from kohakutpu.lang.trace import (
     Assign, BufferLeaf, Constant, Contract, ElementOp, Loop, Op, Open, SliceLeaf, Store, TileLeaf, Units,
@@ -381,3 +381,10 @@ def test_a_knob_that_prints_alike_is_not_another_knobs_trace():
     found = [made.trace(numbers=array).buffers["table1"].contents((2000,)) for array in (zeros, marked, (zeros,), (marked,))]
     assert [int(np.count_nonzero(contents)) for contents in found] == [0, 1, 0, 1]
     assert made.trace(numbers=(1, 2.0)) is made.trace(numbers=(1, 2.0)) is not made.trace(numbers=(1, 2))
+
+
+def test_a_refusal_without_a_line_gets_the_kernels_own():
+    """A helper that refuses a knob knows no line; the one that called it is underlined, not its `raise`."""
+    with pytest.raises(KernelError, match=r"act='tanh' is none of 'relu', 'silu', 'gelu'") as caught:
+        linear_add_act.trace(act="tanh")
+    assert caught.value.source.text == "y <<= activation(act)(t + r)"
