@@ -271,7 +271,8 @@ class MemoryAccess(Numbers):
             self.check(unwritten, node.at, f"a read of {memory.name}[{{0}}], which no work-item wrote", (kind, index))
         function = self.atomic_function(op, element, ORDERS[node.options[0]])
         lanes = [self.spread(value) for value in values]
-        return Value(self.builder.call(function, [memory.pointer, self.offsets(at, kind), *lanes, self.full()]), None)
+        mask = self.widen(self.bits(self.full()), 64)
+        return Value(self.builder.call(function, [memory.pointer, self.offsets(at, kind), *lanes, mask]), None)
 
     def atomic_function(self, op: str, element: Scalar, order: str) -> ir.Function:
         """A function that does one atomic after another, lane by lane, and gives the old values."""
@@ -282,8 +283,9 @@ class MemoryAccess(Numbers):
         kind = memory_type(element)
         lanes = self.vector(kind)
         operands = [lanes] * (2 if op == "compare_exchange" else 1)
-        made = ir.Function(self.module, ir.FunctionType(lanes, [ir.PointerType(), self.vector(I64), *operands,
-                                                                 self.vector(I1)]), name)  # fmt: skip
+        # The mask goes in as a number: LLVM cannot pass the mask of a wave of one lane.
+        taken = [ir.PointerType(), self.vector(I64), *operands, I64]
+        made = ir.Function(self.module, ir.FunctionType(lanes, taken), name)
         made.linkage = "internal"
         made.attributes.add("noinline")
         b = ir.IRBuilder(made.append_basic_block("entry"))
@@ -298,7 +300,7 @@ class MemoryAccess(Numbers):
         b.cbranch(b.icmp_unsigned("<", index, I32(self.width)), turn, done)
         b.position_at_end(turn)
         b.store(b.add(index, I32(1)), index_slot)
-        b.cbranch(b.extract_element(mask, index), work, head)
+        b.cbranch(b.trunc(b.lshr(mask, b.zext(index, I64)), I1), work, head)
         b.position_at_end(work)
         place = b.gep(pointer, [b.extract_element(offsets, index)], source_etype=kind)
         held = [b.extract_element(value, index) for value in values]

@@ -53,6 +53,7 @@ class Scratch(Tiles):
                 self.dynamic, self.dynamic_count = (pointer, written), self.alloca(I64)
             if self.checked:
                 self.clear(self.dynamic[1], self.launch_bytes)
+            self.builder.store(I64(0), self.dynamic_count)
             return
         count = node.count.value
         if count < 1:
@@ -100,9 +101,11 @@ class Scratch(Tiles):
             past = self.apply(lambda n: b.icmp_signed(">", n, self.spread_like(slots, n)), wide)
             self.check(past, node.at, f"{{0}} elements of Shared {name}, where the launch gives {{1}}", (of, count),
                        (of, Value(self.widen(slots, of.bits))))  # fmt: skip
+            held = b.load(self.dynamic_count, typ=I64)
+            first = b.select(b.icmp_unsigned("==", held, I64(0)), first, held)
             apart = self.apply(lambda n: b.icmp_unsigned("!=", n, self.spread_like(first, n)), wide)
-            self.check(apart, node.at, f"{{0}} elements of Shared {name}, to which another gave a different size",
-                       (of, count))  # fmt: skip
+            self.check(apart, node.at, f"{{0}} elements of Shared {name}, to which another gave {{1}}", (of, count),
+                       (of, Value(self.widen(first, of.bits))))  # fmt: skip
         b.store(first, self.dynamic_count)
         pointer, written = self.dynamic
         slot = self.dynamic_count
