@@ -50,7 +50,7 @@ def integers_{kind}(out: KernelBuffer[{kind}], a: KernelBuffer[{kind}], b: Kerne
         x = a[i]
         y = b[i]
         s = y & {top}
-        o = i * 19
+        o = i * 22
         out[o] = x + y
         out[o + 1] = x - y
         out[o + 2] = x * y
@@ -70,6 +70,9 @@ def integers_{kind}(out: KernelBuffer[{kind}], a: KernelBuffer[{kind}], b: Kerne
         out[o + 16] = 1 if x < y else 0
         out[o + 17] = 1 if x >= y else 0
         out[o + 18] = 1 if x == y else 2 if x != y else 3
+        out[o + 19] = 1 if x <= y else 0
+        out[o + 20] = {kind}(x > y)
+        out[o + 21] = 1 if bool(s) else 0
 """
 
 
@@ -84,10 +87,11 @@ def on_integers(kind, data):
         quotient = truncated(x >> 1, odd)
         plain = (1 << kind.bits) - 1
         row = [x + y, x - y, x * y, x & y, x | y, x ^ y, ~x, -x, quotient, (x >> 1) - quotient * odd, x << s, x >> s,
-               (x & plain) >> s, min(x, y), max(x, y), abs(x), x < y, x >= y, 1 if x == y else 2]  # fmt: skip
+               (x & plain) >> s, min(x, y), max(x, y), abs(x), x < y, x >= y, 1 if x == y else 2, x <= y,
+               x > y, s != 0]  # fmt: skip
         expected += [wrap(kind, value) for value in row]
     return dict(
-        grid=3, block=32, arguments=[np.zeros(19 * n, kind.dtype), a, b, n],
+        grid=3, block=32, arguments=[np.zeros(22 * n, kind.dtype), a, b, n],
         expect={"out": np.array(expected, kind.dtype)},
     )  # fmt: skip
 
@@ -149,7 +153,7 @@ def floats_{kind}(out: KernelBuffer[{kind}], flags: KernelBuffer[u8], a: KernelB
     if i < n:
         x = a[i]
         y = b[i]
-        o = i * 9
+        o = i * 10
         out[o] = x + y
         out[o + 1] = x - y
         out[o + 2] = x * y
@@ -159,6 +163,7 @@ def floats_{kind}(out: KernelBuffer[{kind}], flags: KernelBuffer[u8], a: KernelB
         out[o + 6] = math.min(x, y)
         out[o + 7] = math.max(x, y)
         out[o + 8] = x * y + y
+        out[o + 9] = {kind}(x < y)
         f = u8(0)
         f |= 1 if x < y else 0
         f |= 2 if x <= y else 0
@@ -188,12 +193,13 @@ def on_floats(kind, data):
         return values
 
     product = settled(x * y)
-    rows = [x + y, x - y, product, x / y, -x, abs(x), np.where(x < y, x, y), np.where(x < y, y, x), product + y]
+    rows = [x + y, x - y, product, x / y, -x, abs(x), np.where(x < y, x, y), np.where(x < y, y, x), product + y,
+            (x < y).astype(x.dtype)]
     flags = sum(
         test.astype(np.uint8) << bit for bit, test in enumerate([x < y, x <= y, x > y, x >= y, x == y, x != y, x != 0])
     )
     return dict(
-        grid=3, block=32, arguments=[np.zeros(9 * n, kind.dtype), np.zeros(n, np.uint8), a, b, n],
+        grid=3, block=32, arguments=[np.zeros(10 * n, kind.dtype), np.zeros(n, np.uint8), a, b, n],
         expect={"out": np.stack([settled(row) for row in rows], 1), "flags": flags},
     )  # fmt: skip
 
@@ -216,11 +222,12 @@ def on_remainder(kind, data):
     n = data.size(64)
     a, b = data.floats(kind, n), data.floats(kind, n)
     return dict(
-        grid=2, block=32, arguments=[np.zeros(n, kind.dtype), a, b, n], expect={"out": np.fmod(a, b)}
+        grid=2, block=32, arguments=[np.zeros(n, kind.dtype), a, b, n],
+        expect={"out": np.fmod(single(kind, a), single(kind, b))},
     )  # fmt: skip
 
 
-for KIND in (f32, f64):
+for KIND in FLOATS:
     declare(f"remainder_{KIND}", REMAINDER.format(kind=KIND), partial(on_remainder, KIND))
 
 

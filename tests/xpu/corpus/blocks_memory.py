@@ -53,9 +53,11 @@ for KIND in (i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64):
 
 @kernel
 def bools(out: KernelBuffer[bool], a: KernelBuffer[bool], flag: bool, n: u32):
+    s = Shared[bool](32)
     i = thread.global_id_x()
     if i < n:
-        out[3 * i] = a[i] and flag
+        s[thread.x()] = a[i] & flag
+        out[3 * i] = s[thread.x()] and flag
         out[3 * i + 1] = a[i] | flag
         out[3 * i + 2] = a[i] != flag
 
