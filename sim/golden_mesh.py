@@ -16,6 +16,7 @@ from kohakutpu.conformance.arrays import replaying
 from kohakutpu.conformance.report import Tally
 from kohakutpu.isa.flit import Flit
 from kohakutpu.machine import load
+from kohakutpu.wording import counted
 
 from .machine import Built, build, simulate
 from .trace import transfers
@@ -104,8 +105,8 @@ def _replayed(built: Built, run, name: str, memory: Tally, flits: Tally) -> dict
 def check_mesh(path: Path, *, simulator: str) -> list[Tally]:
     """The whole-mesh runs of `mesh.npz` on the gates of mm_mesh."""
     runs = mesh.port_runs(path)
-    memory = Tally(path.name, f"{len(runs)} whole-mesh runs on the gates, memory", "words")
-    flits = Tally(path.name, f"{len(runs)} whole-mesh runs on the gates, agent port", "flits")
+    memory = Tally(path.name, f"{counted(len(runs), 'whole-mesh run')} on the gates, memory", "words")
+    flits = Tally(path.name, f"{counted(len(runs), 'whole-mesh run')} on the gates, agent port", "flits")
     built = build(load("mm_mesh"), simulator=simulator, agent="bench")
     for prefix, run in runs.items():
         with replaying(path, prefix):
@@ -122,8 +123,8 @@ def check_mesh_links(path: Path, *, simulator: str) -> list[Tally]:
     names, runs = mesh.link_runs(path)
     showing = {run.name: run.errata | mesh.UNLISTED_ERRATA.get(run.name, frozenset()) for run in runs}
     timing = sum(run.timing for run in runs)
-    memory = Tally(path.name, f"{len(runs)} link-level runs on the gates, memory", "words")
-    title = f"{len(runs) - timing} link-level runs on the gates, every link ({timing} more bind in memory only)"
+    memory = Tally(path.name, f"{counted(len(runs), 'link-level run')} on the gates, memory", "words")
+    title = f"{counted(len(runs) - timing, 'link-level run')} on the gates, every link ({timing} more bind in memory only)"
     flits = Tally(path.name, title, "flits")
     machine = load("mm_mesh_links")
     for errata in (frozenset(), frozenset().union(*showing.values())):

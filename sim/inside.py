@@ -21,6 +21,7 @@ from cocotb.triggers import ClockCycles, Event, FallingEdge, First, RisingEdge, 
 from kohakutpu.isa.flit import Flit
 from kohakutpu.machine import Dram
 from kohakutpu.model.hang import flit_text, signal_text
+from kohakutpu.wording import counted
 
 from . import port_rules
 from .dram import WORD_BYTES, Backdoor
@@ -127,7 +128,7 @@ class Machine:
         dut = self.dut
         room = 2 ** len(dut.unsent) // 2 - int(dut.unsent.value)
         if len(flits) > room:
-            raise ValueError(f"{len(flits)} flits to inject, and room for {room}")
+            raise ValueError(f"{counted(len(flits), 'flit')} to inject, and room for {room}")
         dut.send_push.value = 1
         for flit in flits:
             dut.send.value = flit.to_int()
@@ -203,9 +204,9 @@ class Machine:
             parts = []
             if count := owes.get("instructions"):
                 oldest = f"the oldest of cycle {state['since']} with txn {state['txn']:#04x}"
-                parts.append(f"{count} instructions not completed, {oldest}")
+                parts.append(f"{counted(count, 'instruction')} not completed, {oldest}")
             data = {"write_data": "write data", "burst_data": "burst data"}
-            parts += [f"{owes[kind]} {words} flits to send" for kind, words in data.items() if kind in owes]
+            parts += [f"{owes[kind]} {counted(words, 'flit')} to send" for kind, words in data.items() if kind in owes]
             if name.startswith("mag"):
                 port = int(name.removeprefix("mag"))
                 parts += [f"{moved[kind][port]} words {kind}" for kind in moved]
@@ -233,7 +234,7 @@ class Machine:
             "blocked links": blocked or ["none"],
             "last flit on each link": last,
         }
-        lines = [f"cycle {self.now}: nothing has moved for {int(self.dut.quiet.value)} cycles"]
+        lines = [f"cycle {self.now}: nothing has moved for {counted(int(self.dut.quiet.value), 'cycle')}"]
         for title, items in sections.items():
             lines += [f"{title}:", *(f"  {item}" for item in items)]
         return "\n".join(lines)

@@ -16,6 +16,7 @@ from kohakutpu.host.loader import Loader, Run
 from kohakutpu.host.simulate import MachineComplaint, node_names
 from kohakutpu.isa.flit import type_name
 from kohakutpu.machine import Machine
+from kohakutpu.wording import counted
 
 from .dram import WORD_BYTES
 from .machine import build, simulate
@@ -64,7 +65,7 @@ def run_rtl(artifact: Artifact, machine: Machine, operands: Mapping[str, np.ndar
             latency_seed=latency_seed, artifact=artifact, operands=dict(operands), timeout=timeout,
         )  # fmt: skip
     if done["refused"]:
-        raise MachineComplaint(f"{done['refused']} requests were refused by the memory ports")
+        raise MachineComplaint(f"the memory ports refused {counted(done['refused'], 'request')}")
     names = node_names(machine)
     kinds = {"mag": machine.ports, "cluster": machine.clusters, "vector": machine.vectors}
     senders = {f"{kind}{index}.out": names[site.node] for kind, sites in kinds.items() for index, site in enumerate(sites)}

@@ -33,6 +33,7 @@ from kohakutpu.model.system import System
 from kohakutpu.noc.trace import Orderer, Record, Transfer, order
 from kohakutpu.noc.trace_tracks import STEP, tracks, value_text
 from kohakutpu.view.topology import Topology, router_name
+from kohakutpu.wording import counted
 from rtl.top import CannotBuild
 
 from .machine import Built, build, simulate
@@ -262,7 +263,7 @@ class Comparison:
             lines += self.program.at(unit)
         for node in nodes:
             events = self._history[node]
-            lines.append(f"the last {len(events)} events of {node}, equal on both sides:")
+            lines.append(f"the last {counted(len(events), 'event')} of {node}, equal on both sides:")
             lines += [f"  {self.text_of(event)}" for event in events]
         window = f"{max(record.cycle - BEFORE, 0)}:{record.cycle + AFTER}"
         lines.append(f"to record waves of the gates around it: {command} --window {window}")
@@ -366,6 +367,6 @@ def lockstep(artifact: Artifact, machine: Machine, operands: Mapping[str, np.nda
             if side.error is not None:
                 raise side.error
         if model.sink.cycles != gates.sink.cycles:
-            took = f"the model took {model.sink.cycles} cycles, the gates {gates.sink.cycles}"
-            raise BenchError(f"{equal:,} events are equal, but {took}")
+            took = f"the model took {counted(model.sink.cycles, 'cycle')}, the gates {gates.sink.cycles}"
+            raise BenchError(f"{counted(equal, 'event', form=',')} equal, but {took}")
     return Outcome(equal, model.sink.cycles or 0, divergence)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kohakutpu.wording import counted
+
 COUNTER_BITS = 8  # of each rule, saturating
 
 # In the order of the counters, lowest first.
@@ -58,5 +60,5 @@ def state(word: int) -> dict[str, int]:
 def report(where: str, violations_word: int) -> str:
     """A line for each broken rule of the endpoint called `where`."""
     return "\n".join(
-        f"{where}: {name}, {count} times: {RULES[name]}" for name, count in violations(violations_word).items()
+        f"{where}: {name}, {counted(count, 'time')}: {RULES[name]}" for name, count in violations(violations_word).items()
     )

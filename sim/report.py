@@ -9,6 +9,8 @@ from pathlib import Path
 
 from junitparser import Error, Failure, JUnitXml, JUnitXmlError, Skipped, TestCase, TestSuite
 
+from kohakutpu.wording import counted
+
 from .bench_log import EVENTS
 
 SUITE = "cocotb"
@@ -40,10 +42,11 @@ class Summary:
         """The summary, for people; also as Markdown."""
         tests, benches, builds = self.tests, self.benches, self.builds
         return [
-            f"- {tests['passed']} tests passed, {tests['failed']} failed, {tests['skipped']} skipped, in {self.seconds:,.0f} s of tests",
-            f"- {self.runs} simulations: {benches['passed']} benches passed, {benches['wanted']} failed as their test demands, "
-            f"{benches['failed']} failed, {benches['skipped']} skipped",
-            f"- {builds[False]} designs compiled, {builds[True]} taken from the build cache",
+            f"- {counted(tests['passed'], 'test', 'passed')}, {tests['failed']} failed, {tests['skipped']} skipped, in "
+            f"{self.seconds:,.0f} s of tests",
+            f"- {counted(self.runs, 'simulation')}: {counted(benches['passed'], 'bench', 'passed', plural='benches')}, "
+            f"{benches['wanted']} failed as their test demands, {benches['failed']} failed, {benches['skipped']} skipped",
+            f"- {counted(builds[False], 'design')} compiled, {builds[True]} taken from the build cache",
             *(f"- FAILED {failure}" for failure in self.failures),
         ]
 

@@ -14,6 +14,7 @@ from kohakutpu.isa.flit import FLIT_WIDTH, Flit
 from kohakutpu.machine import Machine
 from kohakutpu.noc.trace import Event, Level, Orderer, Record, TraceError, TraceWriter, Transfer
 from kohakutpu.noc.trace_tracks import tracks
+from kohakutpu.wording import counted
 
 PATH_LIMIT = 4000  # bytes of a path that a simulator is given
 
@@ -50,7 +51,7 @@ def parse(lines: Iterable[str], sink: Orderer) -> None:
         sink.advance(cycle)
         sink.add(record)
     if sink.cycles is None:
-        raise TraceError(f"the simulation's records end after {number} lines without saying that the run is over")
+        raise TraceError(f"the simulation's records end after {counted(number, 'line')} without saying that the run is over")
 
 
 def transfers(path: Path, links: Sequence[str]) -> Iterator[tuple[int, Wire, Flit]]:

@@ -7,6 +7,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 RANK = {
+    "wording": -1,
     "formats": 0, "isa": 0, "errata": 0,
     "machine": 1, "lang": 1, "dispatch": 1, "xpu": 1,
     "noc": 2, "reference": 2, "compiler": 2,

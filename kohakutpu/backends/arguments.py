@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kohakutpu.wording import counted
 from kohakutpu.xpu.errors import Refusal, Refused
 from kohakutpu.xpu.memory import KernelBuffer
 from kohakutpu.xpu.tree import Program, Variable
@@ -66,7 +67,7 @@ def pack(program: Program, arguments: Sequence) -> tuple[np.ndarray, list[np.nda
     """(the packed words, the arrays that they point to, which the caller keeps). Raises Refused."""
     parameters = program.kernel.parameters
     if len(arguments) != len(parameters):
-        raise refuse(program, f"{len(arguments)} arguments, where {len(parameters)} are taken")
+        raise refuse(program, f"{counted(len(arguments), 'argument')}, where {len(parameters)} are taken")
     words, arrays = bytearray(), []
     for parameter, value in zip(parameters, arguments, strict=True):
         if isinstance(parameter.type, BufferType):

@@ -17,6 +17,7 @@ from kohakutpu.isa.flit import FLIT_WIDTH, Flit
 from kohakutpu.isa.signals import UnitType
 from kohakutpu.noc.trace import MAGIC, OLD_MAGIC, Level, Trace, Transfer
 from kohakutpu.noc.trace_tracks import value_text
+from kohakutpu.wording import counted
 
 HELP = "flits to assembly text"
 UNITS = {"cluster": UnitType.CLUSTER, "vector": UnitType.VECTOR}
@@ -71,7 +72,10 @@ def is_trace(name: str) -> bool:
 def print_trace(name: str, *, levels: bool) -> None:
     """The records of a trace, a line each: cycle, link or track, assembly text or value."""
     trace = Trace(name)
-    print(f"# machine {trace.machine}, {trace.cycles} cycles, {trace.flits} flits, {trace.events} events, {trace.levels} levels")
+    print(
+        f"# machine {trace.machine}, {counted(trace.cycles, 'cycle')}, {counted(trace.flits, 'flit')}, "
+        f"{counted(trace.events, 'event')}, {counted(trace.levels, 'level')}"
+    )
     for record in trace:
         if isinstance(record, Transfer):
             name, text = trace.links[record.link], disassemble([record.flit]).rstrip()

@@ -17,6 +17,7 @@ from kohakutpu.fuzz.coverage import Coverage
 from kohakutpu.fuzz.program import ProgramError, from_text, to_text
 from kohakutpu.fuzz.report import print_coverage
 from kohakutpu.machine import load
+from kohakutpu.wording import counted
 
 from .gates import SIMULATORS, gates
 from .output import check_outputs, write_atomically
@@ -128,7 +129,7 @@ def main(args: argparse.Namespace) -> int:
     if campaign.smallest is not None:
         write_atomically(target, to_text(campaign.smallest).encode())
         console.print(
-            f"saved {target}: {campaign.smallest.size} flits; `kohakutpu fuzz --replay {target}` plays it",
+            f"saved {target}: {counted(campaign.smallest.size, 'flit')}; `kohakutpu fuzz --replay {target}` plays it",
             soft_wrap=True,
         )
     return 1
@@ -138,8 +139,8 @@ def print_outcome(campaign: Campaign, args: argparse.Namespace, console: Console
     """One line: what was compared with what."""
     against = "models and oracle" if args.engine == "model" else "gates, models and oracle"
     console.print(
-        f"{campaign.programs} programs, {campaign.flits:,} flits sent, {campaign.cycles:,} cycles on "
-        f"{campaign.machine.name}: {against}; {campaign.judged} judged by the oracle, "
+        f"{counted(campaign.programs, 'program')}, {counted(campaign.flits, 'flit', 'sent', form=',')}, "
+        f"{counted(campaign.cycles, 'cycle', form=',')} on {campaign.machine.name}: {against}; {campaign.judged} judged by the oracle, "
         f"{campaign.programs - campaign.judged} depend on timing", soft_wrap=True,
     )  # fmt: skip
     for reason, count in campaign.unjudged.most_common():

@@ -17,6 +17,7 @@ from kohakutpu.conformance.cycles import rows_of
 from kohakutpu.conformance.cycles import table as table_of_cycles
 from kohakutpu.conformance.registry import CHECKS, GoldenError, survey
 from kohakutpu.conformance.report import Tally
+from kohakutpu.wording import counted
 
 from .gates import SIMULATORS, gates
 from .output import check_writable, write_atomically
@@ -89,11 +90,11 @@ def main(args: argparse.Namespace) -> int:
     wrong = sum(tally.mismatched for tally in tallies)
     slower = sum(ours > theirs for _, _, theirs, ours in rows)
     if rows:
-        console.print(f"{len(rows)} cycle counts beside the published hardware's, {slower} above it")
+        console.print(f"{counted(len(rows), 'cycle count')} beside the published hardware's, {slower} above it")
     if args.cycles:
         text = json.dumps(rows, indent=1) if args.cycles.suffix == ".json" else table_of_cycles(rows)
         write_atomically(args.cycles, text.encode())
     failed = [tally for tally in tallies if not tally.ok]
-    console.print(f"{len(checks.keys() & set(known))} files, {compared:,} compared, {wrong:,} different")
+    console.print(f"{counted(len(checks.keys() & set(known)), 'file')}, {compared:,} compared, {wrong:,} different")
     return 1 if failed or unserved(known, without) else 0
 

@@ -24,6 +24,7 @@ from kohakutpu.compiler import Artifact, CompileError, compile_kernel
 from kohakutpu.lang.extents import Expr, Extents, names_in
 from kohakutpu.lang.kernel import Kernel
 from kohakutpu.machine import Machine, load
+from kohakutpu.wording import counted
 
 from .gates import SIMULATORS, gates
 from .kernel_options import (
@@ -117,8 +118,8 @@ def print_all(outcomes: list, machine: Machine) -> None:
         raise ArgumentError(f"{machine.name} can run none of the kernels: nothing was compared")
     events = sum(outcome.events for outcome in outcomes)
     differing = sum(outcome.divergence is not None for outcome in outcomes)
-    both = "" if differing else f", {sum(outcome.cycles for outcome in outcomes):,} cycles both"
-    print(f"{len(outcomes)} kernels on {machine.name}: {events:,} events, {differing} differing{both}")
+    both = "" if differing else f", {counted(sum(outcome.cycles for outcome in outcomes), 'cycle', form=',')} both"
+    print(f"{counted(len(outcomes), 'kernel')} on {machine.name}: {counted(events, 'event', form=',')}, {differing} differing{both}")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -167,9 +168,9 @@ def main(args: argparse.Namespace) -> int:
         outcome = side.lockstep(artifact, machine, operands, setting, command=command)
         outcomes.append(outcome)
         differing = 0 if outcome.divergence is None else 1
-        print(f"{kernel.name} on {machine.name}: {outcome.events:,} events, {differing} differing", end="")
+        print(f"{kernel.name} on {machine.name}: {counted(outcome.events, 'event', form=',')}, {differing} differing", end="")
         if outcome.divergence is None:
-            print(f", {outcome.cycles:,} cycles both", flush=True)
+            print(f", {counted(outcome.cycles, 'cycle', form=',')} both", flush=True)
             continue
         print(f"\n{outcome.divergence.text}")
         status = 1

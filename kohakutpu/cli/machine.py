@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kohakutpu.machine import list_machines, load, picture, to_yaml
+from kohakutpu.wording import counted
 
 HELP = "check, show, draw or convert a machine"
 
@@ -33,8 +34,8 @@ def main(args: argparse.Namespace) -> int:
         print(to_yaml(machine), end="")
     elif args.action == "check":
         print(
-            f"{machine.name}: {machine.nx}x{machine.ny} routers, {len(machine.ports)} memory ports, "
-            f"{len(machine.clusters)} clusters, {len(machine.vectors)} vector cores: ok"
+            f"{machine.name}: {machine.nx}x{machine.ny} routers, {counted(len(machine.ports), 'memory port')}, "
+            f"{counted(len(machine.clusters), 'cluster')}, {counted(len(machine.vectors), 'vector core')}: ok"
             + (" (compile only)" if machine.compile_only else "")
         )
     elif args.json:

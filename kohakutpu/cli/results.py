@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from kohakutpu.compiler.artifact import Artifact
 from kohakutpu.host.compare import Comparison
+from kohakutpu.wording import counted
 
 
 def print_machine(artifact: Artifact, result, engine: str = "model") -> None:
     """Cycles, instruction flits, flits by node and type, and memory traffic of a `ModelRun` or an `RtlRun`."""
     kinds = ", ".join(f"{count} {name}" for name, count in artifact.kinds().items())
     print(
-        f"{artifact.kernel} on {artifact.machine}, {engine}: {result.cycles} cycles, {artifact.flit_count} instruction flits ({kinds})"
+        f"{artifact.kernel} on {artifact.machine}, {engine}: {counted(result.cycles, 'cycle')}, "
+        f"{counted(artifact.flit_count, 'instruction flit')} ({kinds})"
     )
     for node, types in result.flits.items():
         print(f"  {node:16} sent " + ", ".join(f"{count} {name}" for name, count in types.items()))
-    print(f"  {result.hops} flit-hops, DRAM {result.dram_read} bytes read, {result.dram_written} bytes written")
+    print(f"  {counted(result.hops, 'flit-hop')}, DRAM {result.dram_read} bytes read, {result.dram_written} bytes written")
 
 
 def print_comparisons(rows: list[Comparison], engine: str = "model") -> bool:

@@ -24,6 +24,7 @@ from kohakutpu.lang.kernel import Kernel
 from kohakutpu.machine import Machine, load
 from kohakutpu.model import faults
 from kohakutpu.reference import Image, exact
+from kohakutpu.wording import counted
 
 from .gates import SIMULATORS, gates
 from .kernel_options import (
@@ -118,7 +119,7 @@ class TransportRun:
 
     def print(self, artifact: Artifact, transport: str) -> None:
         took = f"{self.run.elapsed:.6g} {self.run.unit}"
-        print(f"{artifact.kernel} on {artifact.machine}, {transport}: {took}, {artifact.flit_count} instruction flits")
+        print(f"{artifact.kernel} on {artifact.machine}, {transport}: {took}, {counted(artifact.flit_count, 'instruction flit')}")
 
 
 def run_on(args: argparse.Namespace, artifact: Artifact, machine: Machine, operands: dict[str, np.ndarray]):

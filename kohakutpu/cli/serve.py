@@ -15,6 +15,7 @@ from kohakutpu.host.transports import open_transport, prepare
 from kohakutpu.host.transports.serving import Server
 from kohakutpu.host.transports.stream import check_listen, parse_address
 from kohakutpu.machine import load
+from kohakutpu.wording import counted
 
 from .kernel_options import DEFAULT_MACHINE
 
@@ -49,5 +50,5 @@ def main(args: argparse.Namespace) -> int:
             stack.callback(signal.signal, number, signal.signal(number, lambda *_: server.stop()))
         server.run()
         transport.close()
-    print(f"{server.executed:,} requests done")
+    print(f"{counted(server.executed, 'request', form=',')} done")
     return 0

@@ -16,6 +16,7 @@ from kohakutpu.sweep import cluster, tables
 from kohakutpu.sweep.journal import FILE, Journal
 from kohakutpu.sweep.point import FAILED, VERDICTS, Point, code_digest, measure
 from kohakutpu.sweep.spec import read
+from kohakutpu.wording import counted
 
 from .gates import gates
 from .output import OutputError, write_atomically
@@ -71,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
     folder.mkdir(exist_ok=True)
     points = {point.key: point for point in sweep.points}
     with Journal(folder, name=sweep.name, code=code, keys=points, resume=args.resume) as journal:
-        print(f"{sweep.name}: {len(points)} points, program {code}{_kept(journal)}", flush=True)
+        print(f"{sweep.name}: {counted(len(points), 'point')}, program {code}{_kept(journal)}", flush=True)
         missing = [point for key, point in points.items() if key not in journal.rows]
         lost = _run(args.scheduler, workers, missing, journal, len(points)) if missing else {}
         ordered = [journal.rows[key] for key in points if key in journal.rows]
@@ -79,13 +80,14 @@ def main(args: argparse.Namespace) -> int:
         for name, data in tables.files(sweep.name, ordered).items():
             write_atomically(folder / name, data)
     _summary(ordered, lost)
-    print(f"{len(ordered)} of {len(points)} rows in {folder}: rows.parquet, rows.csv, {', '.join(f'{n}.png' for n in tables.PLOTS)}")
+    plots = ", ".join(f"{name}.png" for name in tables.PLOTS)
+    print(f"{len(ordered)} of {counted(len(points), 'row')} in {folder}: rows.parquet, rows.csv, {plots}")
     return _status(ordered, lost)
 
 
 def _kept(journal: Journal) -> str:
-    kept = f", {len(journal.rows)} rows kept" if journal.rows else ""
-    again = f", {journal.again} rows of a worker's own trouble to run again" if journal.again else ""
+    kept = f", {counted(len(journal.rows), 'row')} kept" if journal.rows else ""
+    again = f", {counted(journal.again, 'row')} of a worker's own trouble to run again" if journal.again else ""
     return kept + again + (", an unfinished row cut off" if journal.cut else "")
 
 
@@ -110,7 +112,7 @@ def _run(scheduler: str, workers: int, points: Sequence[Point], journal: Journal
 
 
 def _so_far(journal: Journal, total: int) -> str:
-    return f"{len(journal.rows)} of {total} rows are in {journal.path}: --resume goes on"
+    return f"{len(journal.rows)} of {counted(total, 'row')} in {journal.path}: --resume goes on"
 
 
 def _summary(rows: Sequence[dict], lost: dict[Point, str]) -> None:
@@ -126,11 +128,11 @@ def _summary(rows: Sequence[dict], lost: dict[Point, str]) -> None:
         for reason, count in reasons.most_common(MOST_SHOWN):
             print("       " + f"{count} x {reason}".replace("\n", "\n         "))
         if len(reasons) > MOST_SHOWN:
-            print(f"       and {len(reasons) - MOST_SHOWN} other messages, in the rows")
+            print(f"       and {counted(len(reasons) - MOST_SHOWN, 'other message')}, in the rows")
     for point, why in list(lost.items())[:MOST_SHOWN]:
         print(f"no row: {point.label()}: {why}", file=sys.stderr)
     if lost:
-        print(f"{len(lost)} points have no row; --resume tries them again", file=sys.stderr)
+        print(f"no row for {counted(len(lost), 'point')}; --resume tries again", file=sys.stderr)
 
 
 def _status(rows: Sequence[dict], lost: dict[Point, str]) -> int:

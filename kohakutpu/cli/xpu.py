@@ -10,6 +10,7 @@ from pathlib import Path
 from kohakutpu.conformance.xpu import census, held, replay
 from kohakutpu.conformance.xpu.load import LoadError, load
 from kohakutpu.reference.xpu import survey
+from kohakutpu.wording import counted
 
 from .output import check_writable, write_atomically
 
@@ -44,11 +45,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--dump", action="store_true", help="leave the reference's bytes of a failed launch as a<i>.ref"
     )
     conform.set_defaults(act=_conform)
-    counted = actions.add_parser("census", help="which kernel was compared on which back end")
-    _corpus(counted)
-    counted.add_argument("--backend", action="append", required=True, metavar="NAME", help="a back end (repeatable)")
-    counted.add_argument("--excuses", type=Path, metavar="FILE", help="kernel, back end and plan item, tab separated")
-    counted.set_defaults(act=_census)
+    census = actions.add_parser("census", help="which kernel was compared on which back end")
+    _corpus(census)
+    census.add_argument("--backend", action="append", required=True, metavar="NAME", help="a back end (repeatable)")
+    census.add_argument("--excuses", type=Path, metavar="FILE", help="kernel, back end and plan item, tab separated")
+    census.set_defaults(act=_census)
     surveyed = actions.add_parser("survey", help="one line a kernel: RUNS, or REFUSED with the first reason")
     surveyed.add_argument("where", nargs="+", metavar="WHERE", help="a .py file, a folder of them or a module")
     surveyed.set_defaults(act=_survey)
@@ -92,7 +93,7 @@ def _conform(args: argparse.Namespace) -> int:
             print(f"{one.launch} ({one.backend}): {one.outcome}: {one.detail}")
     counts = Counter(one.outcome for one in judged)
     words = ", ".join(f"{counts[word]} {word}" for word in replay.OUTCOMES if counts[word])
-    print(f"kohakutpu: conformance: {len(judged)} launches: {words}")
+    print(f"kohakutpu: conformance: {counted(len(judged), 'launch', plural='launches')}: {words}")
     if not any(counts[word] for word in COMPARED):
         print("kohakutpu: conformance: nothing was compared")
         return 1
@@ -105,7 +106,7 @@ def _census(args: argparse.Namespace) -> int:
     lines = census.census(kernels, args.backend, judged, excused)
     print(census.table(lines), end="")
     failing = [one for one in lines if one.fails]
-    print(f"{len(lines)} lines, {len(failing)} neither checked nor excused", file=sys.stderr)
+    print(f"{counted(len(lines), 'line')}, {len(failing)} neither checked nor excused", file=sys.stderr)
     return int(bool(failing))
 
 

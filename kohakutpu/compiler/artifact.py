@@ -21,6 +21,7 @@ from kohakutpu.isa import cluster, vector
 from kohakutpu.isa.assembler import instruction_text
 from kohakutpu.isa.flit import Flit, xy
 from kohakutpu.isa.signals import UnitType
+from kohakutpu.wording import counted
 
 from . import layouts
 from .layouts import Layout, LayoutError
@@ -315,7 +316,7 @@ class Artifact:
         """A page for people: what was compiled, how much of everything, and where the buffers are."""
         kinds = ", ".join(f"{count} {name}" for name, count in self.kinds().items())
         lines = [
-            f"{self.kernel} for {self.machine}: {self.flit_count} flits ({kinds}), {len(self.rounds)} rounds",
+            f"{self.kernel} for {self.machine}: {counted(self.flit_count, 'flit')} ({kinds}), {counted(len(self.rounds), 'round')}",
             "knobs   " + " ".join(f"{name}={value}" for name, value in self.knobs.items()),
             "extents " + " ".join(f"{name}={value}" for name, value in self.extents.items())
             + (f" batch={self.lead}" if self.lead else ""),
@@ -328,9 +329,9 @@ class Artifact:
                 continue
             rounds = [round_ for round_ in self.rounds if round_.stage == number]
             lines.append(
-                f"stage {number} {UNIT_NAMES[stage.unit]} grid {stage.grid}: {len(stage.nodes)} instances on "
-                f"{len(set(stage.nodes.values()))} units, {sum(len(r.flits) for r in rounds)} flits in {len(rounds)} "
-                "rounds"
+                f"stage {number} {UNIT_NAMES[stage.unit]} grid {stage.grid}: {counted(len(stage.nodes), 'instance')} on "
+                f"{counted(len(set(stage.nodes.values())), 'unit')}, {counted(sum(len(r.flits) for r in rounds), 'flit')} in "
+                f"{counted(len(rounds), 'round')}"
             )
         lines += [
             f"buffer  {image.name:12} {image.role:8} {image.shape!s:16} {image.layout.key:18} {image.address:#010x} "

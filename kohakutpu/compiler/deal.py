@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from kohakutpu.wording import counted
+
 
 class DealError(ValueError):
     """There is no unit to deal to."""
@@ -17,13 +19,13 @@ def deal(keys: Iterable[tuple[int, ...]], nodes: Sequence[int]) -> dict[tuple[in
     """Each instance's node, round robin over `nodes` in the order of the sorted instance keys."""
     ordered = sorted(keys)
     if not nodes:
-        raise DealError(f"{len(ordered)} instances and no unit to run them")
+        raise DealError(f"{counted(len(ordered), 'instance')} and no unit to run them")
     return {key: nodes[position % len(nodes)] for position, key in enumerate(ordered)}
 
 
 def deal_runs(ordered: Sequence[tuple[int, ...]], nodes: Sequence[int]) -> dict[int, list[tuple[int, ...]]]:
     """Each node's instances, in the order given: runs of neighbours whose lengths differ by at most one."""
     if not nodes:
-        raise DealError(f"{len(ordered)} instances and no unit to run them")
+        raise DealError(f"{counted(len(ordered), 'instance')} and no unit to run them")
     cuts = [-(-len(ordered) * n // len(nodes)) for n in range(len(nodes) + 1)]
     return {node: list(ordered[a:b]) for node, a, b in zip(nodes, cuts, cuts[1:], strict=False) if a < b}

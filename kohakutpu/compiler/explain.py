@@ -10,6 +10,7 @@ from kohakutpu.isa import cluster, vector
 from kohakutpu.isa.cluster import Op, Side
 from kohakutpu.isa.vector import DescField, Envelope, Opcode
 from kohakutpu.machine import Machine
+from kohakutpu.wording import counted
 
 from .artifact import UNIT_NAMES, Artifact
 from .predict import Prediction, predict
@@ -76,7 +77,8 @@ def _cluster_use(artifact: Artifact, number: int) -> list[str]:
         spans = sorted(held)
         shown = ", ".join(f"{bank}:{first}..{first + n - 1}" for bank, first, n in spans[:6])
         more = f" and {len(spans) - 6} more" if len(spans) > 6 else ""
-        lines.append(f"L1 {side.name}: {len(spans)} places ({shown}{more}), {fills[side]} entries fetched")
+        fetched = counted(fills[side], "entry", "fetched", plural="entries")
+        lines.append(f"L1 {side.name}: {counted(len(spans), 'place')} ({shown}{more}), {fetched}")
     return lines
 
 
@@ -97,7 +99,7 @@ def _vector_use(artifact: Artifact, number: int) -> list[str]:
     sizes = {len(image) for image in images.values()}
     size = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{max(sizes, default=0)}"
     lines.append(
-        f"image {size} of {vector.IMEM_WORDS} words sent to {len(images)} cores, descriptors {len(descriptors)} of "
+        f"image {size} of {vector.IMEM_WORDS} words sent to {counted(len(images), 'core')}, descriptors {len(descriptors)} of "
         f"{vector.DESCRIPTORS}"
     )
     transfers = set()
@@ -129,11 +131,11 @@ def explain(artifact: Artifact, machine: Machine, simulated: Sequence[float] | N
             for name, value in (("work", time.work), ("host", time.handing), ("reads", time.reading), ("writes", time.writing))
         )
         what, knob = LIMITS[stage.unit, time.limiter]
-        lines.append(f"  busy: {shares}, on {time.nodes} of {_units(machine, stage.unit)} units")
+        lines.append(f"  busy: {shares}, on {time.nodes} of {counted(_units(machine, stage.unit), 'unit')}")
         lines.append(f"  limited by {what}; moved by {knob}")
         idle = _units(machine, stage.unit) - time.nodes
         if stage.unit == "cluster" and idle:
-            lines.append(f"  {idle} clusters have nothing to do: {len(stage.nodes)} tiles; smaller gm or gn makes more")
+            lines.append(f"  {counted(idle, 'cluster')} without work: {counted(len(stage.nodes), 'tile')}; smaller gm or gn makes more")
     lines += _padding(artifact)
     held = {name: artifact.knobs[name] for name in KNOBS if name in artifact.knobs}
     for choice in better:

@@ -15,6 +15,7 @@ from kohakutpu.isa import vector as isa
 from kohakutpu.isa.vector import Opcode
 from kohakutpu.lang.trace import SliceLeaf, TileLeaf
 from kohakutpu.machine import Machine
+from kohakutpu.wording import counted
 
 from .artifact import BufferImage
 from .core import CoreState, CoreWriter
@@ -107,7 +108,7 @@ def check(stage: EpilogueStage, machine: Machine, known: Mapping[str, int], *, p
         raise CompileError(f"machine {machine.name} has no vector core: no elementwise work can run on it", source)
     if len(stage.instances) > len(machine.vectors):
         broken.append(
-            f"{len(stage.instances)} instances on {len(machine.vectors)} vector cores: each core can take one open "
+            f"{counted(len(stage.instances), 'instance')} on {counted(len(machine.vectors), 'vector core')}: each core can take one open "
             "stream"
         )
     words, span = stage.gm * stage.gn, span_words(stage.gm, stage.gn)
@@ -128,9 +129,9 @@ def check(stage: EpilogueStage, machine: Machine, known: Mapping[str, int], *, p
                 f"{leaf.slice.buffer} is neither the accumulator nor a constant; it would need a fill of its own"
             )
     if len(bias) > 1:
-        broken.append(f"{len(bias)} per-channel operands ({', '.join(b.slice.buffer for b in bias)}); a core fills one")
+        broken.append(f"{counted(len(bias), 'per-channel operand')} ({', '.join(b.slice.buffer for b in bias)}); a core fills one")
     if len(stage.tiles) > MAX_TILES:
-        broken.append(f"{len(stage.tiles)} accumulators; {MAX_TILES} fit the registers")
+        broken.append(f"{counted(len(stage.tiles), 'accumulator')}; {MAX_TILES} fit the registers")
     if published:
         broken += undemonstrated(expression, known, source)
     if broken:

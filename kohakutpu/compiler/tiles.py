@@ -21,6 +21,7 @@ from kohakutpu.lang.kernel import Kernel
 from kohakutpu.lang.source import Source
 from kohakutpu.lang.trace import Contract, Loop, SliceLeaf, Store, TileLeaf, Trace, Units
 from kohakutpu.machine import Machine
+from kohakutpu.wording import counted
 
 from .fusion import span_words
 from .l1 import BANK
@@ -113,7 +114,7 @@ def shortlist(
         raise CompileError(
             f"no tile{f' with {held}' if held else ''} fits {machine.name}: the accumulator, a bank"
             + (
-                f", or {len(machine.vectors)} vector cores with an instance each (the epilogue is fused; fuse=False needs "
+                f", or {counted(len(machine.vectors), 'vector core')} with an instance each (the epilogue is fused; fuse=False needs "
                 "none of that)" if any(t.slots for t in tilings) else ""
             ),
             tilings[0].source,

@@ -19,6 +19,7 @@ from kohakutpu.machine import ClusterUnit
 from kohakutpu.model.cluster import Cluster
 from kohakutpu.model.cluster_sweep import CHAIN, EMIT_VALID, SEND_VALID, TILE_WRITE
 from kohakutpu.noc.engine import NEVER, Component, Engine, Link
+from kohakutpu.wording import counted
 
 from .arrays import Arrays, open_arrays, replaying
 from .report import Tally
@@ -372,10 +373,10 @@ def check_cluster(path: Path) -> list[Tally]:
     with what the quantiser makes of those. The cycles are reported beside ours and do not bind.
     """
     cases = golden_cases(path)
-    fp16 = Tally(path.name, f"{len(cases)} cluster cases, FP16 results", "elements")
-    raw = Tally(path.name, f"{len(cases)} cluster cases, raw accumulator", "elements")
+    fp16 = Tally(path.name, f"{counted(len(cases), 'cluster case')}, FP16 results", "elements")
+    raw = Tally(path.name, f"{counted(len(cases), 'cluster case')}, raw accumulator", "elements")
     sources = [case for case in cases if case.fp16]
-    operands = Tally(path.name, f"{len(sources)} cluster cases, operands from the quantiser", "elements")
+    operands = Tally(path.name, f"{counted(len(sources), 'cluster case')}, operands from the quantiser", "elements")
     for case in cases:
         with replaying(path, case.label):
             if case.fp16:

@@ -19,6 +19,7 @@ from kohakutpu.isa.flit import Flit, FlitType, node, xy
 from kohakutpu.isa.signals import CU_CTRL_REPLY, CU_SIGNAL, ControlIndex, SignalCode
 from kohakutpu.machine import load
 from kohakutpu.model.system import System
+from kohakutpu.wording import counted
 
 from .arrays import Arrays, open_arrays, replaying
 from .report import Tally
@@ -248,8 +249,8 @@ def link_runs(path: Path) -> tuple[list[str], list[LinkRun]]:
 def check_mesh(path: Path) -> list[Tally]:
     """The whole-mesh runs of `mesh.npz`: memory words and every flit at the agent's port."""
     runs = port_runs(path)
-    memory = Tally(path.name, f"{len(runs)} whole-mesh runs, memory", "words")
-    flits = Tally(path.name, f"{len(runs)} whole-mesh runs, agent port", "flits")
+    memory = Tally(path.name, f"{counted(len(runs), 'whole-mesh run')}, memory", "words")
+    flits = Tally(path.name, f"{counted(len(runs), 'whole-mesh run')}, agent port", "flits")
     for prefix, run in runs.items():
         with replaying(path, prefix):
             replay_port(prefix, run, memory, flits)
@@ -288,8 +289,8 @@ def check_mesh_links(path: Path) -> list[Tally]:
     """The runs of `mesh_links.npz`: memory words of all, and every flit on every link of those that bind there."""
     names, runs = link_runs(path)
     timing = sum(run.timing for run in runs)
-    memory = Tally(path.name, f"{len(runs)} link-level runs, memory", "words")
-    bound = f"{len(runs) - timing} link-level runs, every link ({timing} more bind in memory only)"
+    memory = Tally(path.name, f"{counted(len(runs), 'link-level run')}, memory", "words")
+    bound = f"{counted(len(runs) - timing, 'link-level run')}, every link ({timing} more bind in memory only)"
     flits = Tally(path.name, bound, "flits")
     machine = load("mm_mesh_links")
     for run in runs:

@@ -22,6 +22,7 @@ from kohakutpu.machine import Machine, MachineError
 from kohakutpu.model.hang import Hang
 from kohakutpu.model.system import System
 from kohakutpu.noc.trace import Orderer, Trace
+from kohakutpu.wording import counted
 
 BATCH = 50  # programs that one machine plays
 SILENCE = 5.0  # s between two words about a case that is being made small
@@ -126,9 +127,9 @@ class Campaign:
                 self.machine.name, self.seed + first, tuple(generator.program(number) for number in numbers), latency
             )
             self.finding = self.play(case)
-            self.say(f"{self.programs} programs, {self.cycles:,} cycles")
+            self.say(f"{counted(self.programs, 'program')}, {counted(self.cycles, 'cycle', form=',')}")
             if self.finding is not None:
-                self.say(f"{self.finding.text}\nmaking it small, in at most {self.tries} tries")
+                self.say(f"{self.finding.text}\nmaking it small, in at most {counted(self.tries, 'try', plural='tries')}")
                 self._shrink(case)
                 return
 
@@ -143,7 +144,7 @@ class Campaign:
                 self.smallest = case
             if time.monotonic() - spoken >= SILENCE:
                 spoken = time.monotonic()
-                self.say(f"{self.tries - shrinker.tries} tries, {self.smallest.size} flits are left")
+                self.say(f"{counted(self.tries - shrinker.tries, 'try', plural='tries')}, {counted(self.smallest.size, 'flit')} left")
             return found
 
         shrinker = Shrinker(fails, self.finding.kind, self.tries)

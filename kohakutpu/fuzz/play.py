@@ -13,6 +13,7 @@ from kohakutpu.model.cluster import Cluster
 from kohakutpu.model.hang import Hang, report
 from kohakutpu.model.system import System
 from kohakutpu.noc.engine import NEVER
+from kohakutpu.wording import counted
 
 START = 64  # the cycle of the first flit
 QUIET = 64  # cycles after the last event of a program in which pipelines run empty
@@ -134,7 +135,7 @@ class Player:
         self._absorb()
         for node, unit in system.units.items():
             if missing := unit.inst.depth - self.credit[node]:
-                raise Hang(f"{unit.name}: {missing} instructions have not completed\n{report(system)}")
+                raise Hang(f"{unit.name}: {counted(missing, 'instruction')} not completed\n{report(system)}")
         until = engine.now
         for unit in system.units.values():
             # one whose results nobody has asked for waits for good

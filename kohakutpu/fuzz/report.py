@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kohakutpu.fuzz.coverage import Coverage
+from kohakutpu.wording import counted
 
 
 def print_coverage(coverage: Coverage, console: Console, *, every_bin: bool = False) -> None:
@@ -25,7 +26,7 @@ def print_coverage(coverage: Coverage, console: Console, *, every_bin: bool = Fa
     hit, of = map(sum, zip(*coverage.totals().values(), strict=True))
     more = "" if every_bin or hit == of else f"; --bins names the other {of - hit}"
     console.print(
-        f"{coverage.programs:,} programs on {coverage.machine.name}: {hit} of {of} reachable bins, "
+        f"{counted(coverage.programs, 'program', form=',')} on {coverage.machine.name}: {hit} of {of} reachable bins, "
         f"{100 * coverage.share:.1f} %{more}", soft_wrap=True,
     )  # fmt: skip
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kohakutpu.isa.signals import CU_CAPS, CU_STATUS, CU_VERSION, UnitType
 from kohakutpu.machine import ClusterUnit, Machine, VectorUnit
+from kohakutpu.wording import counted
 
 CLUSTER_BUFFERS = 2  # published, although a cluster takes accumulator floats in a third
 VECTOR_BUFFERS = {False: 1, True: 2}  # by whether the machine has the erratum caps-buffers
@@ -44,7 +45,7 @@ class Capabilities:
         texts = {
             "type": lambda caps: caps.name,
             "version": lambda caps: f"version {caps.version:#04x}",
-            "buffers": lambda caps: f"{caps.buffers} buffers",
+            "buffers": lambda caps: f"{counted(caps.buffers, 'buffer')}",
             "inst_depth": lambda caps: f"an instruction FIFO of {caps.inst_depth}",
         }
         return [

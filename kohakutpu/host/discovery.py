@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kohakutpu.isa.flit import Flit, FlitType, node, xy
 from kohakutpu.isa.memory import MEM_REQ, MEM_WR
+from kohakutpu.wording import counted
 
 from .capabilities import Capabilities
 from .driver import Driver, NoAnswer
@@ -65,7 +66,7 @@ def find_agent(driver: Driver) -> int:
     for at in sorted(places, key=lambda at: (xy(at)[0] != 0, xy(at)[1] == 0)):
         if hears(driver, at):
             return at
-    raise NoAnswer(f"the agent received none of the flits that it sent to itself at {len(places)} coordinates")
+    raise NoAnswer(f"the agent received none of the flits that it sent to itself at {counted(len(places), 'coordinate')}")
 
 
 def port_answers(driver: Driver, at: int, *, agent: int, address: int = 0) -> Flit | None:

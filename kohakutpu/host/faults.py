@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from kohakutpu.isa.flit import xy
 from kohakutpu.isa.signals import SignalCode, UnitType
 from kohakutpu.isa.vector import Fault
+from kohakutpu.wording import counted
 
 from .capabilities import kind_name
 from .transport import TransportError
@@ -35,7 +36,7 @@ def fault_text(kind: int | None, arg: int) -> str:
     if kind == UnitType.CLUSTER:
         return (
             "an inbound CU_DATA burst was rejected since the retirement before (no such buffer, past its end, or an "
-            f"odd offset into accumulators); {arg} operations completed since reset, modulo 65536"
+            f"odd offset into accumulators); {counted(arg, 'operation')} completed since reset, modulo 65536"
         )
     if kind == UnitType.VECTOR:
         return (

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from kohakutpu.isa import registers
 from kohakutpu.isa.flit import Flit, FlitType, xy
 from kohakutpu.isa.signals import SignalCode
+from kohakutpu.wording import counted
 
 from .driver import Driver
 from .faults import check_fault
@@ -130,6 +131,6 @@ def run_programs(driver: Driver, programs: Sequence[Program], *, slots: int, cre
         if found != account.left:
             few = "few" if found < account.left else "many"
             raise WrongSignal(
-                f"{found} of credit after a round of {len(account.kicks)} kicks that seeded {account.seeded}, expected "
-                f"{account.left}: {abs(account.left - found)} completions too {few} returned it"
+                f"{found} of credit after a round of {counted(len(account.kicks), 'kick')} that seeded {account.seeded}, expected "
+                f"{account.left}: {counted(abs(account.left - found), 'completion')} too {few} returned it"
             )

@@ -15,6 +15,7 @@ from kohakutpu.lang.kernel import Kernel
 from kohakutpu.machine import Machine
 from kohakutpu.model.system import System
 from kohakutpu.reference import Constants, Image, interpret
+from kohakutpu.wording import counted
 
 from .driver import Driver
 from .loader import Loader, Run
@@ -80,7 +81,7 @@ def run_model(artifact: Artifact, machine: Machine, operands: Mapping[str, np.nd
             run = loader.run(artifact, operands)
     traffic = system.traffic()
     if system.memory_agent.refused or traffic.vanished:
-        lost = [f"{traffic.vanished} flits were sent to empty sites"] if traffic.vanished else []
+        lost = [f"{counted(traffic.vanished, 'flit')} sent to empty sites"] if traffic.vanished else []
         raise MachineComplaint("; ".join([*lost, *system.memory_agent.notes]))
     ports = system.memory_agent.channels[: len(system.ports)]
     names = node_names(machine)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from kohakutpu.wording import counted
+
 from .fields import EncodingError, Layout, field
 
 FLIT_WIDTH = 288
@@ -69,7 +71,7 @@ def pack_peers(nodes: Sequence[int]) -> dict[str, int]:
     than three nodes or one that is not a byte.
     """
     if len(nodes) > 3:
-        raise EncodingError(f"peers: {len(nodes)} nodes are listed, 3 fit: {[xy(n) for n in nodes]}")
+        raise EncodingError(f"peers: {counted(len(nodes), 'node')} listed, 3 fit: {[xy(n) for n in nodes]}")
     if bad := [n for n in nodes if not 0 <= n < 256]:
         raise EncodingError(f"peers: {bad[0]} is not a packed node byte")
     return {"peers": int.from_bytes(bytes(nodes), "little"), "npeer": len(nodes)}

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from kohakutpu.wording import counted
+
 from . import cluster, vector
 from .fields import EncodingError
 from .flit import Flit, FlitType, xy
@@ -101,7 +103,7 @@ def stream(flits: Iterable[Flit], *, units: Mapping[int, int] | None = None) -> 
                 _check_last(item, framing.open_bursts().get(pair, 0))
             elif item.type == FlitType.MEM_WR_REQ:
                 if writes.get(pair):
-                    raise EncodingError(f"MEM_WR_REQ: the write before it still lacks {writes[pair]} data flits")
+                    raise EncodingError(f"MEM_WR_REQ: the write before it still lacks {counted(writes[pair], 'data flit')}")
                 writes[pair] = MEM_WR.get(item.payload, "len") + 1
             elif item.type == FlitType.MEM_WR_DATA:
                 if not writes.get(pair):
@@ -112,12 +114,12 @@ def stream(flits: Iterable[Flit], *, units: Mapping[int, int] | None = None) -> 
             raise EncodingError(f"flit {number}, {xy(item.src)} -> {xy(item.dst)}: {wrong}") from None
     for (src, dst), left in [*framing.open_bursts().items(), *writes.items()]:
         if left:
-            raise EncodingError(f"{xy(src)} -> {xy(dst)}: a burst still lacks {left} data flits at the end")
+            raise EncodingError(f"{xy(src)} -> {xy(dst)}: a burst still lacks {counted(left, 'data flit')} at the end")
 
 
 def _check_last(item: Flit, left: int) -> None:
     if item.last != (left == 0):
-        raise EncodingError(f"{FlitType(item.type).name}: last is {item.last} with {left} data flits to come")
+        raise EncodingError(f"{FlitType(item.type).name}: last is {item.last} with {counted(left, 'data flit')} to come")
 
 
 # ---- vector kernels ----------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from kohakutpu.wording import counted
+
 from .extents import Axis, Expr, Index, Name, names_in
 from .source import KernelError, Source, here
 from .trace import ELEMENTS, READ_ONLY, Buffer, BufferLeaf, Expression, Loop, Slice, SliceLeaf, Units
@@ -152,7 +154,7 @@ class Recorder:
 
     def open_units(self, axes: tuple[Axis, ...], names: tuple[str, ...] | None, source: Source) -> tuple[Index, ...]:
         if names is not None and len(names) != len(axes):
-            raise KernelError(f"units has {len(axes)} axes and {len(names)} names", source)
+            raise KernelError(f"units has {counted(len(axes), 'axis', plural='axes')} and {len(names)} names", source)
         indices = []
         for position, axis in enumerate(axes):
             index = Index(names[position] if names else self._letter(), axis)
@@ -202,7 +204,7 @@ def axis_of(given) -> Axis:
         return given
     if isinstance(given, (int, Expr)) and not isinstance(given, bool):
         if isinstance(given, int) and given < 1:
-            raise KernelError(f"a tiling or loop of {given} steps", here())
+            raise KernelError(f"a tiling or loop of {counted(given, 'step')}", here())
         return Axis("count", 0, given, given)
     raise KernelError(f"expected buffer.tiles(..), .chunks32(..), .parts(..) or a count, got {given!r}", here())
 

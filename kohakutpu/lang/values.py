@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kohakutpu.wording import counted
+
 from .elementwise import Elementwise, Product, Value, as_value, expression_of
 from .extents import KBLOCK, LANES, Axis, Expr, Index, Placed, ceildiv, indices_in, same
 from .recorder import active
@@ -119,7 +121,7 @@ class Handle(Elementwise):
         legal = {1: [("parts",), ("tiles",)], 2: [("parts",), ("tiles", "tiles"), ("tiles", "chunks32")]}
         if kinds not in legal.get(rank, [("parts",)]):
             raise KernelError(
-                f"{part.buffer} has {rank} axes and is indexed by ({', '.join(kinds)}); legal are "
+                f"{part.buffer} has {counted(rank, 'axis', plural='axes')} and is indexed by ({', '.join(kinds)}); legal are "
                 + ", ".join(f"({', '.join(kind)})" for kind in legal.get(rank, [("parts",)])),
                 here(),
             )
@@ -405,11 +407,11 @@ class Tile(Elementwise):
             rows, chunk = part.axes
             if rows.per != groups:
                 raise KernelError(
-                    f"{part.buffer} is tiled by {rows.per} groups of 4 and the accumulator has {side}={groups}", source
+                    f"{part.buffer} is tiled by {counted(rows.per, 'group')} of 4 and the accumulator has {side}={groups}", source
                 )
             if chunk.per != self.nk:
                 raise KernelError(
-                    f"{part.buffer} is cut into chunks of {chunk.per} blocks of 32 and the accumulator has "
+                    f"{part.buffer} is cut into chunks of {counted(chunk.per, 'block')} of 32 and the accumulator has "
                     f"nk={self.nk}",
                     source,
                 )
@@ -440,7 +442,7 @@ class Region(Elementwise):
         per = tuple(axis.per for axis in part.slice.axes)
         if per != (self.groups, self.blocks):
             raise KernelError(
-                f"{part.slice.buffer} is cut into {per[0]} groups by {per[1]} blocks and the region has "
+                f"{part.slice.buffer} is cut into {counted(per[0], 'group')} by {counted(per[1], 'block')} and the region has "
                 f"{self.groups} by {self.blocks}",
                 here(),
             )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 
 from kohakutpu.errata import REGISTRY
 from kohakutpu.isa.flit import node
+from kohakutpu.wording import counted
 
 GRID_MAX = 14  # POS_WIDTH 4 leaves 16 columns, two of which are the edge ring
 COORDINATE_MAX = 15
@@ -263,7 +264,7 @@ def _broken_places(machine: Machine) -> Iterator[MachineError]:
         yield MachineError(f"no memory port; a machine has 1 to {MAX_PORTS}", subject=("ports",))
     if len(machine.ports) > MAX_PORTS:
         yield MachineError(
-            f"{len(machine.ports)} memory ports; the memory agent has at most {MAX_PORTS}",
+            f"{counted(len(machine.ports), 'memory port')}; the memory agent has at most {MAX_PORTS}",
             subject=(("site", "memory port", machine.ports[MAX_PORTS].xy),),
         )
     if not machine.clusters and not machine.vectors:
@@ -302,7 +303,7 @@ def _broken_bindings(machine: Machine) -> Iterator[MachineError]:
         writers = sum(unit.port == index for unit in machine.units) + machine.agent.own_endpoint
         if port.write_slots < writers:
             yield MachineError(
-                f"memory port at ({port.x},{port.y}) has {port.write_slots} write slots for {writers} endpoints that "
+                f"memory port at ({port.x},{port.y}) has {counted(port.write_slots, 'write slot')} for {counted(writers, 'endpoint')} that "
                 "may each hold a write open; its write queue could block for good",
                 subject=(
                     ("override", port.xy, "write_slots"),

@@ -13,6 +13,8 @@ from typing import NoReturn
 
 import yaml
 
+from kohakutpu.wording import counted
+
 from .description import MachineError
 
 Node = yaml.nodes.Node
@@ -155,7 +157,7 @@ class Document:
             self.refuse(node, f"{what} is a pair [x, y], not {self._kind(node)}")
         parts = node.value
         if len(parts) != 2:
-            self.refuse(node, f"{what} is a pair [x, y], not {len(parts)} values")
+            self.refuse(node, f"{what} is a pair [x, y], not {counted(len(parts), 'value')}")
         return self.integer(parts[0], f"{what}'s x"), self.integer(parts[1], f"{what}'s y")
 
     def block(self, node: Node, what: str) -> tuple[str, int, int]:

@@ -15,6 +15,8 @@ import re
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from kohakutpu.wording import counted
+
 from .description import GRID_MAX, MAX_PORTS, Machine, MachineError, site_kind
 
 EMPTY = ("xxx", "...")
@@ -60,14 +62,14 @@ def parse(text: str, *, source: str = "<picture>", first_line: int = 1, indent: 
             rows.append((line, tokens))
     last = rows[-1][0] if rows else first_line
     if len(rows) < 3:
-        fault = f"{len(rows)} rows; a north edge, at least one row of routers and a south edge are needed"
+        fault = f"{counted(len(rows), 'row')}; a north edge, at least one row of routers and a south edge are needed"
         refuse(last, indent + 1, fault)
     width = len(rows[0][1])
     for line, tokens in rows:
         if len(tokens) != width:
-            refuse(line, tokens[-1][0], f"{len(tokens)} tokens in this row, {width} in the first")
+            refuse(line, tokens[-1][0], f"{counted(len(tokens), 'token')} in this row, {width} in the first")
     if width < 3:
-        fault = f"{width} columns; a west edge, at least one router and an east edge are needed"
+        fault = f"{counted(width, 'column')}; a west edge, at least one router and an east edge are needed"
         refuse(rows[0][0], rows[0][1][-1][0], fault)
     nx, ny = width - 2, len(rows) - 2
     if nx > GRID_MAX:
@@ -106,7 +108,7 @@ def _token_fault(token: str) -> str:
     if token in RETIRED:
         return f"token {token!r} was the two-port cluster, which is retired; a cluster is mat"
     if len(token) != 3:
-        return f"token {token!r} has {len(token)} characters; a token has 3"
+        return f"token {token!r} has {counted(len(token), 'character')}; a token has 3"
     near = difflib.get_close_matches(token.lower(), known, 1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     return f"unknown token {token!r}{hint}; tokens are {' '.join(known)}"

@@ -6,6 +6,7 @@ from kohakutpu.isa.flit import Flit, xy
 from kohakutpu.machine import Machine
 from kohakutpu.model.mag import Agent
 from kohakutpu.noc.engine import Engine
+from kohakutpu.wording import counted
 
 UNBOUNDED = 1 << 40
 
@@ -45,4 +46,4 @@ class Bench(Agent):
     def describe(self) -> list[str]:
         if not self.tx.items:
             return []
-        return [f"{self.name} {xy(self.node)}: {len(self.tx)} flits to send, {len(self.received)} received"]
+        return [f"{self.name} {xy(self.node)}: {counted(len(self.tx), 'flit')} to send, {len(self.received)} received"]

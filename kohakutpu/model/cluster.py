@@ -13,6 +13,7 @@ from kohakutpu.isa.memory import MEM_REQ
 from kohakutpu.isa.signals import CLUSTER_DEBUG, CU_VERSION, Buffer, UnitType
 from kohakutpu.machine import ClusterUnit, Machine
 from kohakutpu.noc.engine import NEVER, Engine
+from kohakutpu.wording import counted
 
 from .cluster_drain import RESULT_QUEUE, Batch, Destination, Drain, Writer
 from .cluster_l1 import Assembly, L1Side
@@ -374,16 +375,16 @@ class Cluster(Endpoint):
         batch = self.writer.batch
         if inst is not None and inst.op == Op.FILL:
             lines.append(
-                f"  FILL of {max(inst.n, 1)} entries into {Side(inst.sel).name}: {self.landed} have landed, "
+                f"  FILL of {counted(max(inst.n, 1), 'entry', plural='entries')} into {Side(inst.sel).name}: {self.landed} have landed, "
                 f"{'request not sent' if self.request else 'waiting for memory at ' + str(xy(self.port))}"
             )
         elif inst is not None:
             kind = Op(inst.op).name if inst.op in list(Op) else f"opcode {inst.op}"
-            lines.append(f"  {kind} waits; {self.operations} operations have completed")
+            lines.append(f"  {kind} waits; {counted(self.operations, 'operation')} completed")
         if batch is not None and not self.writer.idle:
             bound = "" if batch.destination else ", not bound to a destination"
             lines.append(
-                f"  {batch.taken} of {batch.total} granules sent, {self.writer.outstanding} issued and waiting{bound}"
+                f"  {batch.taken} of {counted(batch.total, 'granule')} sent, {self.writer.outstanding} issued and waiting{bound}"
             )
         lines += self.receiver.describe()
         return lines

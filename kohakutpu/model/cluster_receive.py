@@ -10,6 +10,7 @@ from enum import Enum
 
 from kohakutpu.isa.flit import Flit, FlitType, node, xy
 from kohakutpu.isa.signals import CU_DATA, CU_SIGNAL, SIGNAL_ON_COMPLETE, Buffer, SignalCode
+from kohakutpu.wording import counted
 
 GRANULES_PER_TILE = 2
 DECODE = CU_DATA.decode
@@ -77,5 +78,5 @@ class Receiver:
             return []
         return [
             f"  open burst from {xy(self.source)} into buffer {self.buf}: {self.state.value}, "
-            f"{self.left} data flits to come"
+            f"{counted(self.left, 'data flit')} to come"
         ]

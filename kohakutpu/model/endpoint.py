@@ -18,6 +18,7 @@ from kohakutpu.isa.signals import (
     SignalCode,
 )
 from kohakutpu.noc.engine import NEVER, Component, Engine, Fifo, Link
+from kohakutpu.wording import counted
 
 COMPLETION_DEPTH = 16
 CU_INST, CU_CTRL = int(FlitType.CU_INST), int(FlitType.CU_CTRL)  # plain integers: compared for every flit
@@ -215,7 +216,7 @@ class Endpoint(Component):
                 flight = f"txn {txn:#04x} since cycle {self._taken}, payload {payload:064x}"
             lines.append(
                 f"{self.name} {xy(self.node)}: instruction in flight {flight}; {len(self.inst)} queued, "
-                f"{len(self.recv)} received flits waiting, {len(self.completions)} completions unsent"
+                f"{counted(len(self.recv), 'received flit')} waiting, {counted(len(self.completions), 'completion')} unsent"
             )
             if self.recv.items:
                 head = self.recv.items[0]

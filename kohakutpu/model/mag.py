@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from kohakutpu.isa.flit import Flit, FlitType, type_name, xy
 from kohakutpu.noc.engine import NEVER, Component, Engine, Fifo, Link
+from kohakutpu.wording import counted
 
 INTAKE_DEPTH = 2  # one flit a cycle with a registered full flag
 MEMORY_TYPES = frozenset({FlitType.MEM_RD_REQ, FlitType.MEM_WR_REQ, FlitType.MEM_WR_DATA})
@@ -75,7 +76,7 @@ class AgentPort(Component):
     def describe(self) -> list[str]:
         lines = []
         if self.intake:
-            lines.append(f"{len(self.intake)} flits wait for the agent")
+            lines.append(f"{counted(len(self.intake), 'flit')} waiting for the agent")
         if self.out.flit is not None:
             lines.append(f"output register holds a {type_name(self.out.flit.type)} for {xy(self.out.flit.dst)}")
         return self._titled(lines)
@@ -117,7 +118,7 @@ class MagPort(AgentPort):
     def describe(self) -> list[str]:
         lines = self.memory.describe()
         if self.strays:
-            lines = [*lines, f"{self.strays} flits for an agent that is not here were dropped"]
+            lines = [*lines, f"dropped {counted(self.strays, 'flit')} for an agent that is not here"]
         return [*super().describe(), *self._titled(lines)]
 
 

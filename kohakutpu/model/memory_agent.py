@@ -17,6 +17,7 @@ from kohakutpu.model.memory_window import HostWindow
 from kohakutpu.model.memory_write import SHOWN_BIT, WritePath
 from kohakutpu.model.mover import MemoryMover
 from kohakutpu.noc.engine import Engine
+from kohakutpu.wording import counted
 
 QUEUE_MARGIN = 4  # a queue counts as full this much early
 NOTES_KEPT = 16
@@ -137,7 +138,7 @@ class MemoryEngine:
     def describe(self) -> list[str]:
         lines = self.read_path.describe() + self.write_path.describe()
         if self.refused or self.warned:
-            lines.append(f"{self.refused} requests refused, {self.warned} broke a rule and were served:")
+            lines.append(f"{counted(self.refused, 'request')} refused, {self.warned} broke a rule and were served:")
             lines += [f"  {note}" for note in self.notes]
         return lines
 

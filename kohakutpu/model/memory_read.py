@@ -17,6 +17,7 @@ from kohakutpu.isa.flit import Flit, FlitType, xy
 from kohakutpu.isa.memory import ENTRY_WORDS, MEM_REQ, WORD_BYTES
 from kohakutpu.model.memory import BURST_WORDS, Channel
 from kohakutpu.noc.engine import NEVER, Fifo
+from kohakutpu.wording import counted
 
 READ_BUFFER_WORDS = 64  # words requested and not yet taken by the output or by the converter
 FLIGHT_DEPTH = 64  # requests whose responses are not complete
@@ -140,7 +141,7 @@ class Run:
         kind = "plain" if self.plain else "converting" if self.quant else "entry"
         total = self.entries * self.words * len(self.destinations)
         to = ", ".join(str(xy(destination)) for destination in self.destinations)
-        sent = f"{total - self.unsent} of {total} flits sent"
+        sent = f"{total - self.unsent} of {counted(total, 'flit')} sent"
         return f"{kind} read at {self.requested:#x} for {to}, txn {self.txn:#04x}: {sent}"
 
 
@@ -341,7 +342,7 @@ class ReadPath:
     def describe(self) -> list[str]:
         lines = []
         if self.queue.items:
-            lines.append(f"{len(self.queue)} read requests queued")
+            lines.append(f"{counted(len(self.queue), 'read request')} queued")
         if self.flight.items:
             lines.append(f"{len(self.flight)} reads in flight; the oldest: {self.flight.items[0].describe()}")
             lines.append(

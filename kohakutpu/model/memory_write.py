@@ -13,6 +13,7 @@ from kohakutpu.isa.flit import Flit, FlitType, xy
 from kohakutpu.isa.memory import MEM_REQ, WORD_BYTES, WRITE_BEATS
 from kohakutpu.model.memory import Channel, pieces
 from kohakutpu.noc.engine import NEVER, Fifo
+from kohakutpu.wording import counted
 
 SHOWN_BIT = 254  # the bit that planted faults invert: large in FP16 and in a packed significand alike
 
@@ -134,7 +135,7 @@ class WritePath:
             self._refuse(now, flit, "the address is not a multiple of 32; the low bits are dropped", served=True)
         if slot.beats > WRITE_BEATS:
             slot.void = True
-            self._refuse(now, flit, f"{slot.beats} beats, a write has at most {WRITE_BEATS}; its words are dropped")
+            self._refuse(now, flit, f"{counted(slot.beats, 'beat')}, a write has at most {WRITE_BEATS}; its words are dropped")
         elif not memory.contains(slot.address, length):
             slot.void = True
             self._refuse(now, flit, f"{length} bytes at {slot.address:#x}: {memory.why_not(slot.address)}; dropped")
@@ -177,7 +178,7 @@ class WritePath:
         for mine in self._open.values():
             lines += [
                 f"slot {slot.index}: open write of {xy(slot.source)} txn {slot.txn:#04x} to {slot.address:#x}, "
-                f"{len(slot.data)} of {slot.beats} words since cycle {slot.opened}"
+                f"{len(slot.data)} of {counted(slot.beats, 'word')} since cycle {slot.opened}"
                 for slot in mine
             ]
         if self._ready.items:
@@ -187,9 +188,9 @@ class WritePath:
         if self.queue.items:
             why = ""
             if self._starved:
-                why = f"; the first is a descriptor that waits for one of {self.slots} slots"
+                why = f"; the first is a descriptor that waits for one of {counted(self.slots, 'slot')}"
             elif self._wedged:
                 source = xy(self.queue.items[0].src)
                 why = f"; the first is data of {source} without an open write (erratum write-orphan)"
-            lines.append(f"{len(self.queue)} write flits queued{why}")
+            lines.append(f"{counted(len(self.queue), 'write flit')} queued{why}")
         return lines

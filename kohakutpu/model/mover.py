@@ -15,6 +15,7 @@ from kohakutpu.isa.memory import ADDRESS_WIDTH, WORD_BYTES
 from kohakutpu.isa.registers import ElementWidth, MoverFault, MoverMode, Walker
 from kohakutpu.model.memory import Channel
 from kohakutpu.noc.engine import NEVER, Component, Engine
+from kohakutpu.wording import counted
 
 DIMS = 6
 OUTSTANDING = 64  # words read or made and not yet written
@@ -258,4 +259,4 @@ class MemoryMover(Component):
     def describe(self) -> list[str]:
         if not self.busy:
             return []
-        return [f"{self.name}: mode {self._mode}, {self._moved} of {self._elements} elements"]
+        return [f"{self.name}: mode {self._mode}, {self._moved} of {counted(self._elements, 'element')}"]

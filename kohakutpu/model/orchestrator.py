@@ -13,6 +13,7 @@ from kohakutpu.isa.signals import CU_SIGNAL, SignalCode
 from kohakutpu.machine import Machine
 from kohakutpu.model.mag import Agent, MagPort
 from kohakutpu.noc.engine import Engine, Fifo
+from kohakutpu.wording import counted
 
 FAULTS = {
     "orchestrator-lost-credit": "no INST_COMPLETE after the second returns dispatch credit",
@@ -234,15 +235,15 @@ class Orchestrator(Agent):
         if self.run:
             x, y = xy(self.stored["PROG_DST"])
             lines.append(
-                f"  dispatch to ({x},{y}): {self.left} flits left, credit {self.credit}, "
+                f"  dispatch to ({x},{y}): {counted(self.left, 'flit')} left, credit {self.credit}, "
                 f"{self.dispatched} sent since reset"
             )
         if self.tx.items:
             flit = self.tx.items[0]
-            lines.append(f"  {len(self.tx)} flits to send, the first a {type_name(flit.type)} for {xy(flit.dst)}")
+            lines.append(f"  {counted(len(self.tx), 'flit')} to send, the first a {type_name(flit.type)} for {xy(flit.dst)}")
         if self.rx.items:
-            lines.append(f"  {len(self.rx)} received flits not read by the host")
+            lines.append(f"  {counted(len(self.rx), 'received flit')} not read by the host")
         if self.dropped:
-            lines.append(f"  {self.dropped} flits dropped because the receive FIFO was full")
-        title = f"{self.name} {xy(self.node)}: credit {self.credit}, {self.signals} signals since SIG_DONE was cleared"
+            lines.append(f"  {counted(self.dropped, 'flit')} dropped because the receive FIFO was full")
+        title = f"{self.name} {xy(self.node)}: credit {self.credit}, {counted(self.signals, 'signal')} since SIG_DONE was cleared"
         return [title, *lines]

@@ -16,6 +16,7 @@ from kohakutpu.isa.memory import ADDRESS_WIDTH, MEM_REQ, MEM_WR, WORD_BYTES, WRI
 from kohakutpu.isa.signals import CU_DATA
 from kohakutpu.isa.vector import DIMS, PEER_RECORD, DescField
 from kohakutpu.noc.engine import NEVER
+from kohakutpu.wording import counted
 
 ADDRESS_MASK = (1 << ADDRESS_WIDTH) - 1
 PAGE = 4096  # no burst crosses one
@@ -166,7 +167,8 @@ class FillEngine:
     def describe(self) -> str:
         owed = sum(head[1] for head in self.outstanding)
         return (
-            f"{self.open} fills open, {owed} words owed in {len(self.outstanding)} requests, {self.strays} stray responses"
+            f"{counted(self.open, 'fill')} open, {counted(owed, 'word')} owed in {counted(len(self.outstanding), 'request')}, "
+            f"{counted(self.strays, 'stray response')}"
         )
 
 
@@ -294,4 +296,4 @@ class DrainEngine:
         if self.idle:
             return "drain idle"
         where = "a node" if self.peer else "memory"
-        return f"drain to {where}: {self._burst} flits owed in the open burst, {self._left} words unread"
+        return f"drain to {where}: {counted(self._burst, 'flit')} owed in the open burst, {counted(self._left, 'word')} unread"

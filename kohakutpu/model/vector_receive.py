@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from kohakutpu.isa.flit import Flit, FlitType, xy
 from kohakutpu.isa.signals import CU_DATA, CU_SIGNAL, SIGNAL_ON_COMPLETE, SignalCode
 from kohakutpu.noc.engine import Fifo
+from kohakutpu.wording import counted
 
 ACK_DEPTH = 8
 BUFFER = 0  # the only one
@@ -98,11 +99,11 @@ class Receiver:
         lines = []
         if self.burst is not None:
             burst = self.burst
-            lines.append(f"burst open from {xy(burst.source)}: {burst.left} data flits owed, next L1 word {burst.word}")
+            lines.append(f"burst open from {xy(burst.source)}: {counted(burst.left, 'data flit')} owed, next L1 word {burst.word}")
         for source, burst in self._refused.items():
             lines.append(f"burst from {xy(source)} (buffer {burst.buf}) refused, being counted out")
         if self.acks.items:
-            lines.append(f"{len(self.acks)} acknowledgements unsent, the first for {xy(self.acks.items[0].dst)}")
+            lines.append(f"{counted(len(self.acks), 'acknowledgement')} unsent, the first for {xy(self.acks.items[0].dst)}")
         return lines
 
 

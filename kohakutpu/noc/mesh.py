@@ -14,6 +14,7 @@ from kohakutpu.machine import Machine
 from kohakutpu.noc.engine import Engine
 from kohakutpu.noc.router import NocError, Port, Router
 from kohakutpu.noc.tamper import FAULTS, Tamper
+from kohakutpu.wording import counted
 
 STEP = {Port.NORTH: (0, -1), Port.EAST: (1, 0), Port.SOUTH: (0, 1), Port.WEST: (-1, 0), Port.LOCAL: (0, 0)}
 OPPOSITE = {Port.NORTH: Port.SOUTH, Port.SOUTH: Port.NORTH, Port.EAST: Port.WEST, Port.WEST: Port.EAST,
@@ -38,7 +39,7 @@ class EmptySite:
             return []
         flit = self.last
         return [
-            f"empty site ({self.x},{self.y}): {self.count} flits vanished, the last a {type_name(flit.type)} from "
+            f"empty site ({self.x},{self.y}): {counted(self.count, 'flit')} vanished, the last a {type_name(flit.type)} from "
             f"{xy(flit.src)} to {xy(flit.dst)}"
         ]
 

@@ -14,6 +14,7 @@ from enum import IntEnum
 
 from kohakutpu.isa.flit import Flit, type_name, xy
 from kohakutpu.noc.engine import NEVER, Component, Engine, Link
+from kohakutpu.wording import counted
 
 
 class Port(IntEnum):
@@ -176,7 +177,7 @@ class Router(Component):
 
     def describe(self) -> list[str]:
         return [
-            f"{self.name}.{source.port.name.lower()} in: {len(source.queue)} flits held, the first for "
+            f"{self.name}.{source.port.name.lower()} in: {counted(len(source.queue), 'flit')} held, the first for "
             f"{xy(source.queue[0][2].dst)} by {source.queue[0][0].name}"
             for source in self.inputs
             if source.queue

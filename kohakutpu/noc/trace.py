@@ -39,6 +39,7 @@ from kohakutpu.isa.flit import Flit
 from kohakutpu.machine import Machine, to_yaml
 from kohakutpu.noc.engine import Link
 from kohakutpu.noc.trace_tracks import Track
+from kohakutpu.wording import counted
 
 MAGIC = b"KTPUTRAC"
 OLD_MAGIC = b"KTPUFLIT"  # version 1: flits only
@@ -310,15 +311,15 @@ class Trace:
         start = file.tell()
         self._index = list(INDEX.iter_unpack(take(INDEX.size * len(places), "the index")))
         tail = file.tell()
-        indexed, counted, self.cycles, *counts = TRAILER.unpack(take(TRAILER.size, "the trailer"))
+        indexed, named, self.cycles, *counts = TRAILER.unpack(take(TRAILER.size, "the trailer"))
         at = file.tell()
         if file.read(DIGEST_SIZE) != hashed.digest():
             raise self._fail(at, "the digest does not match: the file is corrupt or cut short")
         if file.tell() != size:
             raise self._fail(file.tell(), f"{size - file.tell()} bytes follow the trailer")
-        if (indexed, counted) != (start, len(places)):
+        if (indexed, named) != (start, len(places)):
             raise self._fail(
-                tail, f"the trailer names {counted} chunks and an index at {indexed}, the file has {len(places)} and {start}"
+                tail, f"the trailer names {counted(named, 'chunk')} and an index at {indexed}, the file has {len(places)} and {start}"
             )
         if self.cycles > CYCLE_LIMIT:
             raise self._fail(tail, f"a run of {self.cycles} cycles; at most {CYCLE_LIMIT} are possible")
@@ -401,7 +402,7 @@ class Trace:
         flits, levels, events = counts
         most = CHUNK_RECORDS + len(self.links) + 2 * len(self.tracks)  # the cycle that fills it is in it whole
         if sum(counts) > most:
-            raise self._fail(offset, f"a chunk of {sum(counts)} records; at most {most} are possible")
+            raise self._fail(offset, f"a chunk of {counted(sum(counts), 'record')}; at most {most} are possible")
         at = [COUNTS.size, COUNTS.size + flits * FLIT.size]
         at.append(at[1] + levels * POINT.size)
         size = at[2] + events * POINT.size
@@ -411,7 +412,7 @@ class Trace:
         except zlib.error as error:
             raise self._fail(offset, f"a chunk that cannot be unpacked: {error}") from None
         if len(data) != size or not unpacker.eof or unpacker.unused_data or COUNTS.unpack_from(data) != counts:
-            raise self._fail(offset, f"a chunk that does not hold the {sum(counts)} records that the index names")
+            raise self._fail(offset, f"a chunk that does not hold the {counted(sum(counts), 'record')} that the index names")
         chunk = Chunk(
             np.frombuffer(data, FLITS, flits, at[0]), np.frombuffer(data, POINTS, levels, at[1]),
             np.frombuffer(data, POINTS, events, at[2]),

@@ -13,6 +13,7 @@ import numpy as np
 
 from kohakutpu.lang.extents import KBLOCK, Extents
 from kohakutpu.lang.trace import Constant, Contract, ElementOp, Expression, Op, Reduce, RowOp, Statement, Trace
+from kohakutpu.wording import counted
 
 from .interpreter import Image
 from .walk import Walk, check_operands
@@ -113,7 +114,7 @@ class Precision:
             f"{self.output}: error p50 {self.p50:.2e}, p90 {self.p90:.2e}, p99 {self.p99:.2e}, max {self.greatest:.2e} "
             f"at {place}, {self.above:.2%} above 10 %"
         )
-        return text + (f"; {self.unequal} of {self.elements} elements not finite on one side" if self.unequal else "")
+        return text + (f"; {self.unequal} of {counted(self.elements, 'element')} not finite on one side" if self.unequal else "")
 
 
 def compare(found: Mapping[str, np.ndarray], exact: Mapping[str, np.ndarray]) -> list[Precision]:
@@ -142,7 +143,7 @@ def compare(found: Mapping[str, np.ndarray], exact: Mapping[str, np.ndarray]) ->
 def saturations(trace: Trace, image: Image) -> list[str]:
     """A line for every statement that saturated elements, with its place in the source."""
     return [
-        f"{held.elements} elements saturated at 65504, the first at [{', '.join(map(str, held.first))}] of what "
+        f"{counted(held.elements, 'element')} saturated at 65504, the first at [{', '.join(map(str, held.first))}] of what "
         f"{trace.statements[number].source.short} computes at once: {trace.statements[number].source.text}"
         for number, held in sorted(image.saturated.items())
     ]

@@ -22,6 +22,7 @@ from kohakutpu.lang.source import Source
 from kohakutpu.lang.trace import (
     Constant, Contract, ElementOp, Expression, Op, Reduce, RowOp, Slice, Statement, TileLeaf, Trace,
 )  # fmt: skip
+from kohakutpu.wording import counted
 
 from .walk import InterpreterError, Walk, check_operands
 
@@ -203,6 +204,6 @@ def interpret(trace: Trace, extents: Extents, inputs: Mapping[str, np.ndarray], 
     for port in trace.outputs:
         missing = int((marks[port.name] < 0).sum())
         if missing:
-            raise InterpreterError(f"{trace.name} leaves {missing} elements of {port.name} unwritten", trace.source)
+            raise InterpreterError(f"{trace.name} leaves {counted(missing, 'element')} of {port.name} unwritten", trace.source)
     names = [port.name for port in trace.outputs]
     return Image({name: whole[name] for name in names}, {name: marks[name] for name in names}, run.saturated)

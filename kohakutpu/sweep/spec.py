@@ -17,6 +17,7 @@ from kohakutpu.machine import Machine, MachineError, to_yaml
 from kohakutpu.machine import load as load_machine
 from kohakutpu.machine.strict_yaml import Document, Node
 from kohakutpu.model import faults as model_faults
+from kohakutpu.wording import counted
 
 from .point import Point, text_digest
 
@@ -108,7 +109,7 @@ class _Reader:
         axes = (machines, self._shapes(kernel), self._knobs(kernel), engines, self._seeds())
         count = math.prod(map(len, axes))
         if count > MOST_POINTS:
-            document.refuse(document.root, f"{count:,} points; a sweep has at most {MOST_POINTS:,}")
+            document.refuse(document.root, f"{counted(count, 'point', form=',')}; a sweep has at most {MOST_POINTS:,}")
         points = tuple(
             Point(machine=machine, machine_yaml=text, shapes=shapes, knobs=knobs, engine=engine, seed=seed, code=codes[engine],
                   **common)  # fmt: skip

@@ -6,6 +6,8 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 
+from kohakutpu.wording import counted
+
 from .cluster import NoScheduler
 from .point import MEASURED, VERDICTS
 
@@ -103,8 +105,8 @@ def plot(title: str, rows: Sequence[Mapping], column: str, label: str) -> bytes:
         above = [max(points[x]) - value for x, value in zip(places, middle, strict=True)]
         axes.errorbar(places, middle, yerr=[below, above], marker="o", markersize=4, capsize=3, linewidth=1.2, label=name)
     right = sum(row["verdict"] == VERDICTS[0] for row in rows)
-    left_out = f", {len(lines) - len(shown)} of {len(lines)} lines not drawn" if len(lines) > len(shown) else ""
-    axes.set_title(f"{title}\n{right} of {len(rows)} rows, those that are byte-equal{left_out}", fontsize=10)
+    left_out = f", {len(lines) - len(shown)} of {counted(len(lines), 'line')} not drawn" if len(lines) > len(shown) else ""
+    axes.set_title(f"{title}\n{right} of {counted(len(rows), 'row')}, those that are byte-equal{left_out}", fontsize=10)
     axes.set_xlabel("elements of all operands")
     axes.set_ylabel(label)
     if lines:

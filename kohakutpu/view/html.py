@@ -11,6 +11,7 @@ import numpy as np
 
 from kohakutpu import __version__
 from kohakutpu.isa.flit import type_name
+from kohakutpu.wording import counted
 
 from . import ViewError
 from .excerpt import Excerpt, Texts, excerpt
@@ -57,7 +58,7 @@ def page(traces: list[Measures]) -> str:
         text = before + content + after
     if len(text.encode()) > MOST_BYTES:
         raise ViewError(
-            f"a page of {len(traces)} traces would have {len(text.encode()):,} bytes, and {MOST_BYTES:,} is the most: "
+            f"a page of {counted(len(traces), 'trace')} would have {len(text.encode()):,} bytes, and {MOST_BYTES:,} is the most: "
             "show fewer of them on one page"
         )
     return text

@@ -15,6 +15,7 @@ from kohakutpu.isa.signals import UnitType
 from kohakutpu.machine import Machine, from_yaml
 from kohakutpu.noc.trace import Trace
 from kohakutpu.noc.trace_tracks import BEGIN, RETIRE
+from kohakutpu.wording import counted
 
 from . import ViewError
 from .topology import Topology
@@ -65,8 +66,8 @@ class Stage:
 
     @property
     def title(self) -> str:
-        counted = ", ".join(f"{count} {name}" for name, count in self.opcodes.items())
-        return f"{' + '.join(self.kinds)}: {counted}"
+        opcodes = ", ".join(f"{count} {name}" for name, count in self.opcodes.items())
+        return f"{' + '.join(self.kinds)}: {opcodes}"
 
 
 class Survey:
@@ -153,7 +154,7 @@ class Survey:
                         RETIRE.get(value, "result"),
                     )
         if self.start < 0:
-            raise ViewError(f"{trace.path}: no flit moved in {trace.cycles} cycles: there is nothing to look at")
+            raise ViewError(f"{trace.path}: no flit moved in {counted(trace.cycles, 'cycle')}: there is nothing to look at")
 
     def _programs(self) -> list[Program]:
         programs: list[Program] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kohakutpu.isa.flit import xy
+from kohakutpu.wording import counted
 
 from .lanes import STATES
 from .limits import LABELS, limiter, roofline, uses
@@ -23,7 +24,7 @@ def lines(measures: Measures) -> Iterator[str]:
         f"{LABELS[key]} {count:,}" for key, count in whole.states["run"].items() if count
     )
     yield f"  DRAM {whole.dram_read:,} bytes read, {whole.dram_written:,} bytes written"
-    yield f"  NoC {whole.hops:,} flits over links, {FLIT_BYTES * whole.hops:,} bytes"
+    yield f"  NoC {counted(whole.hops, 'flit', form=',')} over links, {FLIT_BYTES * whole.hops:,} bytes"
     yield from _roofline(measures, whole)
     yield from _stages(measures)
     yield from _units(measures, whole)
@@ -49,7 +50,7 @@ def _stages(measures: Measures) -> Iterator[str]:
     number = 0
     for stage, part in measures.parts[:MOST_STAGES]:
         number += stage is not None
-        what = "host" if stage is None else stage.title + (f", {stage.rounds} rounds" if stage.rounds > 1 else "")
+        what = "host" if stage is None else stage.title + (f", {counted(stage.rounds, 'round')}" if stage.rounds > 1 else "")
         yield (
             f"  {number if stage else '':>7} {part.start:>10,} {part.cycles:>10,}  {part.dram_read:>10,} "
             f"{part.dram_written:>10,} {part.hops:>10,}  {what}"
@@ -59,7 +60,7 @@ def _stages(measures: Measures) -> Iterator[str]:
     if len(measures.parts) > MOST_STAGES:
         rest = measures.parts[MOST_STAGES:]
         cycles = sum(part.cycles for _, part in rest)
-        yield f"  {'':>7} ... and {len(rest):,} more parts, {cycles:,} cycles (--json has all)"
+        yield f"  {'':>7} ... and {counted(len(rest), 'more part', form=',')}, {cycles:,} cycles (--json has all)"
 
 
 def _units(measures: Measures, part: Part) -> Iterator[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from kohakutpu.wording import counted
+
 from . import conversions as rules
 from .alignment import proven
 from .constants import NotStatic
@@ -233,7 +235,7 @@ class Calls:
         if node.keywords:
             refuse(f"{name}: {node.keywords[0].arg or '**'}= is no argument; helpers take theirs by position", at)
         if len(node.args) != len(parameters):
-            refuse(f"{name} takes {len(parameters)} arguments, not {len(node.args)}", at)
+            refuse(f"{name} takes {counted(len(parameters), 'argument')}, not {len(node.args)}", at)
         values = []
         for parameter, given in zip(parameters, node.args, strict=True):
             values.append(rules.assign(self.read(given, parameter.type), parameter.type, f"{name}: {parameter.name}"))

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
+from kohakutpu.wording import counted
+
 from .errors import Source, XpuError
 from .memory import Allocation, KernelBuffer
 from .tree import Function, Loop, Program, Variable
@@ -105,7 +107,7 @@ def _note(directory: Path, kernel: str, reason: str) -> None:
 def _allocations(arguments: tuple) -> dict[Allocation, int]:
     """The lowest byte of each allocation that an argument points at, in the order of the arguments."""
     if len(arguments) > MOST:
-        raise Skip(f"{len(arguments)} arguments, {MOST} at most")
+        raise Skip(f"{counted(len(arguments), 'argument')}, {MOST} at most")
     lowest: dict[Allocation, int] = {}
     for value in arguments:
         if isinstance(value, np.ndarray):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from kohakutpu.wording import counted
+
 from .errors import DeclarationError, HostUse
 
 
@@ -204,7 +206,7 @@ class Former:
         expected = self.parameters.split(", ")
         if len(arguments) != len(expected) and self.name != "Function":
             raise DeclarationError(
-                f"{self.name}[{self.parameters}] takes {len(expected)} arguments, not {len(arguments)}"
+                f"{self.name}[{self.parameters}] takes {counted(len(expected), 'argument')}, not {len(arguments)}"
             )
         return self._build(*arguments)
 

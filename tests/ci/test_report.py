@@ -113,7 +113,7 @@ def test_tests_are_found_by_junits_names(test, classname, name):
 # ---- the command -----------------------------------------------------------------------------------
 
 TESTS = {
-    "right": ("def test_it(): pass\n", 0, "1 tests passed"),
+    "right": ("def test_it(): pass\n", 0, "1 test passed"),
     "wrong": ("def test_it(): assert False\n", 1, "FAILED"),
     "empty": ("", 1, "no test ran"),
     "skipped": ("import pytest\n@pytest.mark.skip\ndef test_it(): pass\n", 1, "no test ran"),

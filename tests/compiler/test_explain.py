@@ -64,11 +64,11 @@ def test_the_reports_name_what_they_should():
         mlp, machine, {"x": (64, 64), "up": (64, 64), "down": (64, 64)}, {"gm": 16, "gn": 16, "nk": 2}
     )
     text = summary(artifact, machine)
-    for part in ("stage 0 L1 A: 1 places (0:0..31), 32 entries", "of 512 words sent to", "descriptors 4 of 8",
+    for part in ("stage 0 L1 A: 1 place (0:0..31), 32 entries", "of 512 words sent to", "descriptors 4 of 8",
                  f"memory  {artifact.peak_bytes} bytes", "predicted"):  # fmt: skip
         assert part in text, part
     text = explain(artifact, machine)
-    assert "copy into another byte order" in text and "5 clusters have nothing to do: 1 tiles" in text
+    assert "copy into another byte order" in text and "5 clusters without work: 1 tile;" in text
     narrow = compile_kernel(matmul, machine, {"a": (20, 64), "b": (64, 64)}, {"gm": 16, "gn": 16, "nk": 2})
     assert "a: 69 % of entry:16x2 is padding" in explain(narrow, machine)
 

@@ -12,6 +12,7 @@ from kohakutpu.compiler.refusals import L1_SAFE
 from kohakutpu.isa import cluster, vector
 from kohakutpu.kernels.linear import geglu, linear_bias, linear_silu
 from kohakutpu.machine import Agent
+from kohakutpu.wording import counted
 
 from .conftest import build_machine
 from .kernels import bias_only, bias_twice, fused, residual, several_gates, silu_only, two_results
@@ -68,7 +69,7 @@ def test_as_many_instances_as_cores_fuse(count, cores):
 @pytest.mark.parametrize("count, cores", [(2, 1), (9, 8), (5, 4)])
 def test_one_more_instance_is_refused(count, cores):
     error = refusal(silu_only, build_machine(vectors=cores), rows=8 * count, gm=2, gn=2)
-    assert error.conditions == [f"{count} instances on {cores} vector cores: each core can take one open stream"]
+    assert error.conditions == [f"{count} instances on {counted(cores, 'vector core')}: each core can take one open stream"]
 
 
 def test_batch_elements_are_instances(bench):
@@ -149,7 +150,7 @@ def test_every_condition_is_listed():
     kernel = fused(lambda acc, r, b: (acc + r) * b + 0.5)
     error = refusal(kernel, build_machine(vectors=1), rows=200, columns=100, gm=25, gn=11, options=Options("published"))
     starts = [
-        "6 instances on 1 vector cores",
+        "6 instances on 1 vector core",
         "its footprint in L1",
         "gm*gn = 275 is above 256",
         "r is neither",

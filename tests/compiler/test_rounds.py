@@ -137,7 +137,7 @@ def test_a_chain_ends_before_its_credit_does():
 def test_runs_of_neighbours():
     assert deal_runs([(n,) for n in range(5)], [7, 8]) == {7: [(0,), (1,), (2,)], 8: [(3,), (4,)]}
     assert deal_runs([(0,)], [7, 8, 9]) == {7: [(0,)]}
-    with pytest.raises(DealError, match="1 instances and no unit"):
+    with pytest.raises(DealError, match="1 instance and no unit"):
         deal_runs([(0,)], [])
 
 

@@ -148,7 +148,7 @@ def test_kinds_have_names():
     assert kind_name(0x0A10) == "unit of type 0x0a10"
     ours, theirs = Capabilities(UnitType.VECTOR, 3, 1, 32), Capabilities(UnitType.CLUSTER, 4, 2, 512)
     assert ours.differences(theirs) == [
-        "vector core, expected matmul cluster", "version 0x03, expected version 0x04", "1 buffers, expected 2 buffers",
+        "vector core, expected matmul cluster", "version 0x03, expected version 0x04", "1 buffer, expected 2 buffers",
         "an instruction FIFO of 32, expected an instruction FIFO of 512",
     ]  # fmt: skip
     assert ours.differences(ours) == []
@@ -224,7 +224,7 @@ def test_a_fault_in_the_middle_is_noticed_by_its_credit():
     driver, at = driver_of(machine), machine.vectors[0].node
     faulty, _ = run_word(at, vector.encode(vector.Opcode.VSETVL, va=0)), None
     program = Program(at, (*faulty.payloads, vector.IMEM.encode(addr=0, word=0)), 7)
-    with pytest.raises(WrongSignal, match="1 completions too few returned it"):
+    with pytest.raises(WrongSignal, match="1 completion too few returned it"):
         run_programs(driver, [program], slots=128, credit=8)
 
 

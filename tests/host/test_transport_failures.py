@@ -340,7 +340,7 @@ def test_addresses(tmp_path):
         ({"skew": 1}, "reads at 0x800000 answer for the read 1 before"),
         ({"skew": 3}, "reads at 0x800000 answer for the read 3 before"),
         ({"skew": 9}, "no control agent to be believed at 0x800000"),
-        ({"shift": 1}, "bursts of 8 beats at 0x20000000100 land 1 words away"),
+        ({"shift": 1}, "bursts of 8 beats at 0x20000000100 land 1 word away"),
         ({"shift": -2}, "bursts of 8 beats at 0x20000000100 land -2 words away"),
         ({"width": 32}, "as a master of 32 bits gives it"),
     ],
@@ -365,7 +365,7 @@ def test_realigned_links_are_right(link):
 
 def test_what_realigning_does_not_mend_is_refused():
     with jtag_to(model(), shift=1, always=True) as connect:
-        with pytest.raises(TransportError, match="land 1 words away, single beats too"):
+        with pytest.raises(TransportError, match="land 1 word away, single beats too"):
             connect(realign=True)
 
 

@@ -45,7 +45,7 @@ def test_peers():
     assert pack_peers([0x12, 0x21]) == {"peers": 0x2112, "npeer": 2}
     assert unpack_peers(0x332112, 2) == (0x12, 0x21)
     assert pack_peers([]) == {"peers": 0, "npeer": 0}
-    with pytest.raises(EncodingError, match="4 nodes are listed, 3 fit"):
+    with pytest.raises(EncodingError, match="4 nodes listed, 3 fit"):
         pack_peers([1, 2, 3, 4])
     with pytest.raises(EncodingError, match="256 is not a packed node byte"):
         pack_peers([256])

@@ -70,7 +70,7 @@ def fill(region, part):
         (lambda a, b, acc, p, q: acc.__iadd__(p @ q), "multiplied before anything was fetched"),
         (lambda a, b, acc, p, q: acc.__iadd__(fill(p, a) @ p), "one region cannot serve both sides"),
         (lambda a, b, acc, p, q: acc.__iadd__(fill(p, a) @ fill(q, b)).__iadd__(q @ p), "served side B.* cannot serve side A"),
-        (lambda a, b, acc, p, q: acc.__iadd__(fill(p, a) @ fill(L.region(2, 2), b)), "cut into 2 groups by 1 blocks and the region has 2 by 2"),
+        (lambda a, b, acc, p, q: acc.__iadd__(fill(p, a) @ fill(L.region(2, 2), b)), "cut into 2 groups by 1 block and the region has 2 by 2"),
         (lambda a, b, acc, p, q: acc.__iadd__(a @ b) if fill(p, a) else acc, "filled here and not multiplied"),
         (lambda a, b, acc, p, q: fill(p, 3.0), "filled from an operand slice"),
         (lambda a, b, acc, p, q: acc.__iadd__(p), "takes a product"),

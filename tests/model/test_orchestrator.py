@@ -331,7 +331,7 @@ def test_no_credit_no_flit(system):
     system.engine.advance(500)
     assert not system.units[CLUSTER].taken and read(system, reg.PROG_STAT)["left"] == 1
     text = "\n".join(system.agent.describe())
-    assert "credit 0" in text and "dispatch to (2,1): 1 flits left, credit 0" in text
+    assert "credit 0" in text and "dispatch to (2,1): 1 flit left, credit 0" in text
 
 
 def test_credit_above_the_smallest_instruction_fifo_is_lowered_and_shown(system):
@@ -547,7 +547,7 @@ def test_strays_at_a_memory_port_without_an_agent_are_dropped_and_reported():
     system.units[CLUSTER].say(signal(CLUSTER, MEMORY), data(CLUSTER, MEMORY))
     system.engine.advance(60)
     assert system.ports[0].strays == 2 and read(system, reg.SIG_DONE)["count"] == 0
-    assert "2 flits for an agent that is not here were dropped" in "\n".join(system.ports[0].describe())
+    assert "dropped 2 flits for an agent that is not here" in "\n".join(system.ports[0].describe())
 
 
 # ---- reset ------------------------------------------------------------------------------------------------

@@ -299,7 +299,7 @@ def test_open_bursts_and_write_slots_are_reported():
     for name in ("vector0", "cluster0", "mag0"):
         lines = text[text.index(f"  {name} (") :].splitlines()
         assert "(1, 1)" in lines[1], f"{name} does not say whose burst is open"
-    assert "empty site (3,1): 1 flits vanished, the last a CU_DATA from (1, 1) to (3, 1)" in text
+    assert "empty site (3,1): 1 flit vanished, the last a CU_DATA from (1, 1) to (3, 1)" in text
 
 
 def test_a_unit_waiting_for_memory_says_so():

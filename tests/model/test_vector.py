@@ -209,7 +209,7 @@ def test_describe_names_what_is_waited_for():
     text = str(caught.value)
     assert "(1, 0)" in text
     assert "pc 1, waiting for every fill to land" in text
-    assert "1 fills open, 3 words owed in 1 requests" in text
+    assert "1 fill open, 3 words owed in 1 request," in text
     bench = VectorBench(accepts=lambda cycle: cycle < 40)
     bench.put(Flit(UNIT.node, 0x12, FlitType.CU_DATA, 0, 0, 0, CU_DATA.encode(len=7, offset=3)), 60)
     bench.put(Flit(UNIT.node, 0x13, FlitType.CU_DATA, 0, 0, 0, CU_DATA.encode(len=7, buf=2)), 60)

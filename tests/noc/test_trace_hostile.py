@@ -123,11 +123,11 @@ def levels(*points):
     "chunk, counts, options, said",
     [
         (flit(), [1, 0, 0], {"packed": b"no zlib"}, "a chunk that cannot be unpacked"),
-        (flit(), [1, 0, 0], {"packed": zlib.compress(bytes(1 << 24))}, "a chunk that does not hold the 1 records"),
-        (flit(), [1, 0, 0], {"packed": zlib.compress(flit())[:-3]}, "a chunk that does not hold the 1 records"),
-        (flit(), [1, 0, 0], {"packed": zlib.compress(flit()) + b"more"}, "a chunk that does not hold the 1 records"),
-        (flit()[:-1], [1, 0, 0], {}, "a chunk that does not hold the 1 records"),
-        (flit(), [0, 1, 0], {}, "a chunk that does not hold the 1 records"),
+        (flit(), [1, 0, 0], {"packed": zlib.compress(bytes(1 << 24))}, "a chunk that does not hold the 1 record"),
+        (flit(), [1, 0, 0], {"packed": zlib.compress(flit())[:-3]}, "a chunk that does not hold the 1 record"),
+        (flit(), [1, 0, 0], {"packed": zlib.compress(flit()) + b"more"}, "a chunk that does not hold the 1 record"),
+        (flit()[:-1], [1, 0, 0], {}, "a chunk that does not hold the 1 record"),
+        (flit(), [0, 1, 0], {}, "a chunk that does not hold the 1 record"),
         (flit(), [1 << 31, 0, 0], {}, "a chunk of 2147483648 records; at most"),
         (flit(link=999), [1, 0, 0], {}, "records out of order, or that cannot be, in cycles 3 to 9"),
         (flit(kind=16), [1, 0, 0], {}, "records out of order, or that cannot be"),
@@ -141,10 +141,11 @@ def levels(*points):
         (flit(), [1, 0, 0], {"bounds": (9, 3)}, "the index has cycles 9 to 3"),
         (flit(), [1, 0, 0], {"bounds": (3, 1 << 40)}, "in a run of 10 cycles"),
         (flit(), [1, 0, 0], {"offset": 1}, "for chunk 0, which is at byte"),
-        (flit(), [1, 0, 0], {"indexed": 7}, "the trailer names 1 chunks and an index at"),
+        (flit(), [1, 0, 0], {"indexed": 7}, "the trailer names 1 chunk and an index at"),
         (flit(), [1, 0, 0], {"chunks": 2}, "the trailer names 2 chunks and an index at"),
         (flit(), [1, 0, 0], {"cycles": 1 << 63}, "a run of 9223372036854775808 cycles; at most"),
     ],
+    ids=range(22),
 )  # fmt: skip
 def test_records_are_refused_by_name(genuine, tmp_path, capsys, chunk, counts, options, said):
     path = forged(tmp_path / "t", genuine[0], chunk, options.pop("cycles", 10), counts, **options)

@@ -158,7 +158,7 @@ def test_another_scheduler_on_this_computer_is_no_trouble(tmp_path):
         except OSError:
             pass  # there is one
         done = subprocess.run([str(item) for item in sweep(spec, tmp_path / "out", "--workers", 1)], capture_output=True, text=True)
-    assert done.returncode == 0 and done.stderr == "" and "1 of 1 rows" in done.stdout
+    assert done.returncode == 0 and done.stderr == "" and "1 of 1 row in" in done.stdout
 
 
 def test_a_terminated_client_ends_its_workers_and_goes_on_later(tmp_path):

@@ -296,7 +296,7 @@ def test_points_without_a_row_are_named_and_run_again(spec, tmp_path, monkeypatc
     without_a_cluster(monkeypatch)
     assert main(["sweep", str(spec)]) == 2 and "--resume goes on" in capsys.readouterr().err
     assert main(["sweep", str(spec), "--resume"]) == 0
-    assert "1 rows kept" in (said := capsys.readouterr().out) and "2 of 2 rows" in said
+    assert "1 row kept" in (said := capsys.readouterr().out) and "2 of 2 rows" in said
 
 
 @pytest.mark.parametrize(

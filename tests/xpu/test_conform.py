@@ -495,7 +495,7 @@ def test_the_command_writes_the_table_and_exits_by_the_outcomes(folder, program,
     record_scaled()
     assert main(["xpu", "conform", str(folder), "--kernels", program]) == 0
     out, err = capsys.readouterr()
-    assert out == "kohakutpu: conformance: 1 launches: 1 pass\n" and err == "scaled.1 (cpu): pass\n"
+    assert out == "kohakutpu: conformance: 1 launch: 1 pass\n" and err == "scaled.1 (cpu): pass\n"
     assert (folder / "conformance.tsv").read_text() == (
         "kernel\tbackend\tlaunch\toutcome\tdetail\nscaled\tcpu\tscaled.1\tpass\t\n"
     )

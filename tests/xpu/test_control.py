@@ -152,7 +152,7 @@ def test_a_function_value_is_a_tag_and_out_of_range_gives_zero(outputs, tag, exp
     [
         ("g: Function[double, negate] = third", "third is not one of Function[double, negate]"),
         ("g: Function[double, floaty] = double\nout[0] = g(n)", "floaty differs from double in its types"),
-        ("g: Function[double] = double\nout[0] = g(n, n)", "double takes 1 arguments, not 2"),
+        ("g: Function[double] = double\nout[0] = g(n, n)", "double takes 1 argument, not 2"),
         ("g = n\nout[0] = g(n)", "i32 cannot be called"),
         ("g: Function[n] = double", "Function[n] is no type of the kernel language"),
     ],

@@ -208,7 +208,7 @@ HELPERS = [
      "g: recursion: f is being called"),
     ("@device\ndef f(a: i32):\n    return a", "f(n)", "f: f declares no result; `-> f32` after its parameters does"),
     ("@device\ndef f(a: i32) -> i32:\n    return", "f(n)", "f: f must return i32"),
-    ("@device\ndef f(a: i32) -> i32:\n    return a", "f(n, n)", "f takes 1 arguments, not 2"),
+    ("@device\ndef f(a: i32) -> i32:\n    return a", "f(n, n)", "f takes 1 argument, not 2"),
     ("@device\ndef f(a: i32) -> i32:\n    return a", "f(a=n)", "f: a= is no argument; helpers take theirs by position"),
     ("@device\ndef f(a: KernelBuffer[f32]) -> i32:\n    return 1", "f(out)", "f: a: KernelBuffer[f32] expected, not"),
     ("@device\ndef f(a: i32) -> KernelBuffer[i32]:\n    return a", "f(n)",

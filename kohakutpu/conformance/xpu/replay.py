@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from kohakutpu.reference.xpu import HOST, MACHINE, Bits, Launch, run
+from kohakutpu.wording import counted
 from kohakutpu.xpu.errors import OverBudget, Refused, Undefined
 from kohakutpu.xpu.kernel import Kernel
 from kohakutpu.xpu.recording import NAME, Recording, RecordingError, digest, read
@@ -108,7 +109,7 @@ def parts(parameters: Sequence[Variable], recording: Recording) -> list[Part]:
 def _arguments(parameters: Sequence[Variable], recording: Recording, memory: list[np.ndarray]) -> list:
     """The arguments over the allocations in `memory`. Raises RecordingError where they do not fit the kernel."""
     if len(recording.arguments) != len(parameters):
-        raise RecordingError(f"{len(recording.arguments)} arguments, where the kernel takes {len(parameters)}")
+        raise RecordingError(f"{counted(len(recording.arguments), 'argument')}, where the kernel takes {len(parameters)}")
     given = []
     for parameter, argument in zip(parameters, recording.arguments, strict=True):
         kind, what = parameter.type, f"argument {parameter.name}"

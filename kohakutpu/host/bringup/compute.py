@@ -16,6 +16,7 @@ from kohakutpu.lang import dims, kernel, loop, units
 from kohakutpu.lang.kernel import Kernel
 from kohakutpu.lang.kernel import load as load_kernel
 from kohakutpu.machine import Machine
+from kohakutpu.wording import counted
 
 from .. import counters
 from ..compare import compare, digest
@@ -159,20 +160,20 @@ def compute(board: Board, case: Case, machine: Machine, what: str, seed: int) ->
     work = sent(artifact)
     before = {at: counters.read(board.driver, at, board.kinds[at], agent=board.agent) for at in work}
     run = board.loader.execute(artifact)
-    counted = {at: counters.read(board.driver, at, board.kinds[at], agent=board.agent).since(before[at]) for at in work}
+    counts = {at: counters.read(board.driver, at, board.kinds[at], agent=board.agent).since(before[at]) for at in work}
     rows = compare(artifact, run_reference(case.kernel, case.knobs, operands, machine).outputs, run.outputs)
     for row in rows:
         if not row.equal:
-            raise WrongAnswer(f"{what}: {row.different} of {row.bytes // 2} elements differ; {row.first}")
+            raise WrongAnswer(f"{what}: {row.different} of {counted(row.bytes // 2, 'element')} differ; {row.first}")
     for at, count in work.items():
-        if counted[at]["retired"] != count:
+        if counts[at]["retired"] != count:
             raise WrongAnswer(
-                f"{what}: {place(at)} retired {counted[at]['retired']} instructions, and {count} were sent to it"
+                f"{what}: {place(at)} retired {counts[at]['retired']} instructions, and {count} were sent to it"
             )
     return {
         "kernel": artifact.kernel, "instructions": artifact.flit_count, "elapsed": run.elapsed, "unit": run.unit,
         "bytes": sum(row.bytes for row in rows), "sha256": {row.buffer: row.found for row in rows},
-        "busy_cycles": {place(at): count["busy_cycles"] for at, count in counted.items()},
+        "busy_cycles": {place(at): count["busy_cycles"] for at, count in counts.items()},
     }  # fmt: skip
 
 
@@ -265,13 +266,13 @@ def repetitions(board: Board, case: Case, seed: int, runs: int) -> tuple[dict, s
             seen = ", ".join(f"{value} in {count}" for value, count in values.items())
             bad = int(wrong.reshape(runs, -1).any(axis=1).sum())
             texts.append(
-                f"flicker: {int(flickers.sum())} of {right.size} elements of {name} change over {runs} runs on the "
+                f"flicker: {int(flickers.sum())} of {counted(right.size, 'element')} of {name} change over {runs} runs on the "
                 f"same operands, {bad} of them wrong; {name}{list(index)} is {int(right[index]):04x} and was {seen}"
             )
         if reproducible.any():
             index = tuple(int(axis) for axis in np.argwhere(reproducible)[0])
             texts.append(
-                f"reproducible: {int(reproducible.sum())} of {right.size} elements of {name} are wrong in the same "
+                f"reproducible: {int(reproducible.sum())} of {counted(right.size, 'element')} of {name} are wrong in the same "
                 f"way in all {runs} runs; {name}{list(index)} is {int(right[index]):04x} and was {int(stack[0][index]):04x}"
             )
     return {"kernel": artifact.kernel, "runs": runs, "sha256": digests}, "; ".join(texts)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from kohakutpu.isa import registers
 from kohakutpu.isa.flit import Flit
 from kohakutpu.isa.signals import CU_VERSION, ControlIndex
+from kohakutpu.wording import counted
 
 from ..capabilities import Capabilities, Status, expected, kind_name
 from ..discovery import find_agent, hears, sweep, unit_answers
@@ -64,9 +65,9 @@ def identity(board: Board) -> dict:
         for unit in board.machine.units
     }
     there = {at: caps for at, caps in answers.items() if caps is not None}
-    facts["answered"] = f"{len(there)} of {len(answers)} units"
+    facts["answered"] = f"{len(there)} of {counted(len(answers), 'unit')}"
     if not there:
-        raise board.stopped(f"none of the {len(answers)} described units answers CU_CTRL", facts)
+        raise board.stopped(f"none of the {counted(len(answers), 'described unit')} answers CU_CTRL", facts)
     facts["versions"] = sorted({f"{caps.version:#04x}" for caps in there.values()})
     wrong = [
         f"{kind_name(caps.type)} at {place(at)}: version {caps.version:#04x}"

@@ -9,6 +9,7 @@ from functools import partial
 from kohakutpu.isa.fields import EncodingError
 from kohakutpu.lang.source import KernelError
 from kohakutpu.machine import Machine, MachineError
+from kohakutpu.wording import counted
 
 from ..loader import LoadError
 from ..transport import Transport, TransportError
@@ -107,7 +108,7 @@ class Report:
         for verdict in (Verdict.NOT_PRESENT, Verdict.DOES_NOT_APPLY, Verdict.NOT_RUN):
             names = [result.step.name for result in self.results if result.verdict is verdict]
             aside += [f"{verdict.value}: {', '.join(names)}"] if names else []
-        return f"{title}: {self.passed} of {len(self.results)} steps passed" + (
+        return f"{title}: {self.passed} of {counted(len(self.results), 'step')} passed" + (
             f" ({'; '.join(aside)})" if aside else ""
         )
 

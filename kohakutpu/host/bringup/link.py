@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from kohakutpu.isa import registers
 from kohakutpu.isa.flit import FLIT_WIDTH, POS_WIDTH
+from kohakutpu.wording import counted
 
 from ..driver import Driver
 from ..transport import MEMORY_BASE
@@ -74,7 +75,7 @@ def blocks(driver: Driver, facts: dict) -> None:
     block = words_of(driver.transport.read_block(driver.base, registers.REGISTER_BYTES * count))
     if block != single:
         shift = shift_of(single, block)
-        how = f"come {abs(shift)} words {'late' if shift > 0 else 'early'}" if shift else "differ"
+        how = f"come {counted(abs(shift), 'word')} {'late' if shift > 0 else 'early'}" if shift else "differ"
         raise NotThisMachine(
             f"block reads cannot be trusted: the words at {driver.base:#x} {how}: {[hex(word) for word in block]}, one "
             f"by one {[hex(word) for word in single]}", facts,
@@ -123,7 +124,7 @@ def registers_hold(driver: Driver) -> None:
                 )
 
 
-def counted(length: int, at: int) -> list[int]:
+def numbered(length: int, at: int) -> list[int]:
     """`length` bytes as words that all differ and name their place."""
     return [0x0001_0001_0001_0001 * (index + 1) ^ at << 16 for index in range(length // 8)]
 
@@ -135,13 +136,13 @@ def data_of(words: Sequence[int]) -> bytes:
 def unshifted(board: Board) -> None:
     """Blocks come back where they were written, not some words further on; before anything is concluded from them."""
     at = board.half
-    expected = counted(256, at)
+    expected = numbered(256, at)
     board.write(at, data_of(expected))
     found = words_of(board.read(at, 256))
     shift = shift_of(expected, found) if found != expected else None
     if shift:
         raise NotThisMachine(
-            f"a block of 256 bytes written at {at:#x} reads back {abs(shift)} words "
+            f"a block of 256 bytes written at {at:#x} reads back {counted(abs(shift), 'word')} "
             f"{'late' if shift > 0 else 'early'}: writes or reads of this link are shifted, and nothing that it moves can be trusted"
         )
 
@@ -149,7 +150,7 @@ def unshifted(board: Board) -> None:
 def memory_holds(board: Board, length: int, offset: int) -> None:
     """A block of counted words between two guards: written, then read back as a block and word by word."""
     at = board.half + 4096 + offset
-    expected = counted(length, at)
+    expected = numbered(length, at)
     start, front = at // 32 * 32 - 32, 32 + at % 32
     span = -(-(front + length + 32) // 32) * 32
     board.write(start, GUARD * (span // len(GUARD)))

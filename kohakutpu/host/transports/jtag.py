@@ -13,6 +13,7 @@ from importlib import resources
 
 from kohakutpu.isa import registers
 from kohakutpu.isa.flit import FLIT_WIDTH
+from kohakutpu.wording import counted
 
 from ..transport import WORD, NoTransport, TransportError, Unanswered, check_access
 from .session import SessionTransport, reason
@@ -146,7 +147,7 @@ class JtagTransport(SessionTransport):
         command = " ".join(f"{address} {count}" for address, count in spans)
         texts = self._ask(what, f"kohakutpu::read_beats {command}").split()
         if len(texts) != total:
-            raise Untrusted(f"{what}: {len(texts)} words came")
+            raise Untrusted(f"{what}: {counted(len(texts), 'word')} came")
         for text in texts:
             if len(text) != WORD_DIGITS or not set(text.lower()) <= set("0123456789abcdef"):
                 width = f", as a master of {4 * len(text)} bits gives it" if len(text) == 8 else ""
@@ -208,10 +209,10 @@ class JtagTransport(SessionTransport):
             self._burst = 1
             shift = self._measured_shift(scratch)
             if shift:
-                raise Untrusted(f"writes at {scratch:#x} land {shift} words away, single beats too")
+                raise Untrusted(f"writes at {scratch:#x} land {counted(shift, 'word')} away, single beats too")
         if shift:
             raise Untrusted(
-                f"bursts of {self._burst} beats at {scratch:#x} land {shift} words away: nothing that is written can "
+                f"bursts of {self._burst} beats at {scratch:#x} land {counted(shift, 'word')} away: nothing that is written can "
                 "be believed (option realign=1 writes in single beats)"
             )
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kohakutpu.machine import Machine
+from kohakutpu.wording import counted
 
 from ..transport import NoTransport, Transport, TransportError, Unanswered, check_access
 from . import checked
@@ -242,10 +243,11 @@ class Replay(Transport):
             )
             count, expected = end["end"], end["sha256"]
         except checked.Malformed:
-            raise RecordingError(f"{path} is cut off after {len(lines)} lines: its last one is no end") from None
+            raise RecordingError(f"{path} is cut off after {counted(len(lines), 'line')}: its last one is no end") from None
         if (count, expected) != (len(lines) - 2, digest):
             raise RecordingError(
-                f"{path} is damaged: {len(lines) - 2} entries with sha256 {digest}, its end says {count} and {expected[:64]}"
+                f"{path} is damaged: {counted(len(lines) - 2, 'entry', plural='entries')} with sha256 {digest}, its end says "
+                f"{count} and {expected[:64]}"
             )
         entries: list = []
         number = 1
@@ -262,7 +264,8 @@ class Replay(Transport):
         place = f"access {self._next + 1} of {len(self._entries)} in {self.path}"
         if self._next == len(self._entries):
             raise Diverged(
-                f"the recording {self.path} ends after {self._next} accesses, and the script asks for a {_text(asked)}"
+                f"the recording {self.path} ends after {counted(self._next, 'access', plural='accesses')}, and the script asks "
+                f"for a {_text(asked)}"
             )
         recorded, state, answer, now = self._entries[self._next]
         if recorded != asked:

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from kohakutpu.wording import counted
+
 from ..transport import NoTransport, Transport, TransportError, Unanswered
 from .stream import Dropped, Late, Stream
 
@@ -91,7 +93,7 @@ class SessionTransport(Transport):
             except Late:
                 failure = Unanswered(
                     f"the {what} was not answered by {self.where} within {self.timeout:g} s, "
-                    f"asked {attempt + 1} times; "
+                    f"asked {counted(attempt + 1, 'time')}; "
                     f"the clock was at {self.now:,} {self.unit}"
                 )
             except NoTransport as error:

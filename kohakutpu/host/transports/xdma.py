@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from kohakutpu.wording import counted
+
 from ..transport import MEMORY_BASE, WORD, NoTransport, Transport, TransportError, Unanswered, locate
 
 GRANULE = 64  # bytes: the smallest transfer, and what its address and length are multiples of
@@ -131,7 +133,7 @@ class XdmaTransport(Transport):
                 if count == WORD:
                     return self._buffer[:WORD]
                 failure = OSError(
-                    f"gave {count} bytes of {WORD}, {attempt + 1} times: a device of 32 bits tears registers"
+                    f"gave {count} bytes of {WORD}, {counted(attempt + 1, 'time')}: a device of 32 bits tears registers"
                 )
             self.resumed += 1
             time.sleep(0.01 * attempt)

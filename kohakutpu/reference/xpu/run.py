@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kohakutpu.wording import counted
 from kohakutpu.xpu.errors import Refusal, Refused
 from kohakutpu.xpu.kernel import Kernel
 from kohakutpu.xpu.memory import KernelBuffer
@@ -154,7 +155,7 @@ def bind(program: Program, arguments: Sequence, formats: Formats) -> list:
     """The arguments as the walker's values. A wrong count or kind is a refusal."""
     parameters = program.kernel.parameters
     if len(arguments) != len(parameters):
-        raise refuse(program, f"{len(arguments)} arguments, where {len(parameters)} are taken")
+        raise refuse(program, f"{counted(len(arguments), 'argument')}, where {len(parameters)} are taken")
     return [_argument(program, p, value, formats) for p, value in zip(parameters, arguments, strict=True)]
 
 
