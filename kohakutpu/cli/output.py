@@ -15,6 +15,17 @@ class OutputError(ValueError):
     """An output that cannot be written: names the path and why."""
 
 
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """A full disk does not say whose output it did not take."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or isinstance(error, BrokenPipeError):
+            raise
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
 def check_writable(path: Path) -> None:
     """Refuse an output path early, before the work whose result it would hold."""
     if path.is_dir():
@@ -42,7 +53,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     check_writable(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with _naming(path), os.fdopen(handle, "wb") as file:
             file.write(data)
         os.chmod(name, 0o644)
         os.replace(name, path)
@@ -59,7 +70,7 @@ def text_atomically(path: Path) -> Iterator[TextIO]:
     os.close(handle)
     try:
         opened = gzip.open(name, "wt", compresslevel=3) if path.suffix == ".gz" else open(name, "w")
-        with opened as file:
+        with _naming(path), opened as file:
             yield file
         os.chmod(name, 0o644)
         os.replace(name, path)

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from .point import AGAIN
@@ -36,7 +37,7 @@ class Journal:
         self._keys = frozenset(keys)
         self._head = {HEADER: FORMAT, "name": name, "code": code}
         there = self.path.exists()
-        if there and not resume:
+        if there and self.path.stat().st_size and not resume:
             raise JournalError(f"{self.path}: there are rows already; --resume goes on with them, or use another folder")
         self._file = open(self.path, "r+b" if there else "x+b")
         try:
@@ -47,14 +48,15 @@ class Journal:
         try:
             self._read()
         except BaseException:
-            self._file.close()
+            self.__exit__()
             raise
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self._file.close()
+        with suppress(OSError):  # of a row that was refused already
+            self._file.close()
 
     def _read(self) -> None:
         data = self._file.read()
@@ -102,9 +104,12 @@ class Journal:
         return row
 
     def _append(self, record: dict) -> None:
-        self._file.write(json.dumps(record).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.write(json.dumps(record).encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise JournalError(f"{self.path}: cannot be written ({error.strerror}); --resume goes on with what it has") from error
 
     def add(self, row: dict) -> None:
         """Keep a row for good. Raises `JournalError` for a point that has one or that is not in the sweep."""

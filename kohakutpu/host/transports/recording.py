@@ -15,7 +15,8 @@ import reprlib
 import stat
 import tempfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,7 @@ class Recorder(Wrapper):
         self.path = path
         self._digest = hashlib.sha256()
         self._count = 0
+        self._over = False
         self._now = inner.now
         handle, self._partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         os.close(handle)
@@ -94,7 +96,20 @@ class Recorder(Wrapper):
     def _put(self, entry: Any) -> None:
         line = json.dumps(entry) + "\n"
         self._digest.update(line.encode())
-        self._file.write(line)
+        with self._writing():
+            self._file.write(line)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What goes wrong with the file, such as a full disk, ends the recording, and leaves nothing of it."""
+        try:
+            yield
+        except OSError as error:
+            self._over = True
+            with suppress(OSError):
+                self._file.close()
+            Path(self._partial).unlink(missing_ok=True)
+            raise RecordingError(f"cannot write {self.path}: {error.strerror or error}") from error
 
     def _record(self, asked: list, ask: Callable[[], Any]) -> Any:
         try:
@@ -139,15 +154,16 @@ class Recorder(Wrapper):
         return self._record(["diagnose"], self.inner.diagnose)
 
     def close(self) -> None:
-        if self._file.closed:
-            return
         try:
             self.inner.close()
         finally:
-            self._file.write(json.dumps({"end": self._count, "sha256": self._digest.hexdigest()}) + "\n")
-            self._file.close()
-            os.chmod(self._partial, 0o644)
-            os.replace(self._partial, self.path)
+            if not self._over:
+                self._over = True
+                with self._writing():
+                    self._file.write(json.dumps({"end": self._count, "sha256": self._digest.hexdigest()}) + "\n")
+                    self._file.close()
+                    os.chmod(self._partial, 0o644)
+                    os.replace(self._partial, self.path)
 
 
 def _lines(path: Path) -> list[str]:
