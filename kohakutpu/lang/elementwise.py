@@ -60,6 +60,16 @@ class Elementwise:
     def __bool__(self):
         raise KernelError("a value is not known while the kernel is traced, so the body cannot branch on it", here())
 
+    def _compared(self, other):
+        raise KernelError(
+            "a value is not known while the kernel is traced, so it cannot be compared there; to choose element by "
+            "element write where(less(a, b), t, f), or greater or equal",
+            here(),
+        )
+
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _compared
+    __hash__ = object.__hash__
+
 
 class Value(Elementwise):
     """A node of an expression: a leaf, or an operation on other values."""

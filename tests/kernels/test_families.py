@@ -3,11 +3,12 @@
 import dataclasses
 import re
 import sys
+import zlib
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from kohakutpu.compiler import CONSTANTS, LOWERINGS, RELAYOUTS, Options, compile_kernel, settle
@@ -24,6 +25,7 @@ MACHINES = ["mm_mesh", "quad", "ship_3x2", "2x1_6+0", "uneven", "1x1_2+2"]
 LONGEST = 200_000  # cycles of a wait, far beyond the longest example; one that waits for ever ends there
 
 lengths = st.one_of(st.integers(1, 9), st.integers(1, 72), st.sampled_from([32, 64, 128]))
+seldom = st.sampled_from([True, *[False] * 5])
 groups = st.one_of(st.integers(1, 5), st.integers(1, 5), st.sampled_from([8, 16, "auto"]))
 numbers = st.one_of(st.sampled_from([1.0, -0.3, 0, 2, 1e-3, 70000.0]), st.floats(-4, 4, width=16))
 KNOBS = {
@@ -54,11 +56,11 @@ def layout_for(draw, shape):
 def options_for(draw, kernel, extents, odd):
     """Options for a kernel; with `odd` some that no kernel takes."""
     names = [*kernel.ports, "none"] if odd else [port.name for port in kernel.inputs]
-    preq = draw(st.lists(st.sampled_from(names[:2] + names), max_size=2, unique=True)) if draw(st.integers(0, 2)) == 2 else ()
-    placed = draw(st.lists(st.sampled_from(names), max_size=2, unique=True)) if draw(st.integers(0, 3)) == 3 else ()
+    preq = draw(st.lists(st.sampled_from(names[:2] + names), max_size=2, unique=True)) if draw(seldom) else ()
+    placed = draw(st.lists(st.sampled_from(names), max_size=2, unique=True)) if draw(seldom) else ()
     steps = st.one_of(st.integers(0, 40).map(lambda n: n * 4096), st.integers(0, 4000).map(lambda n: n * 512))
     places = st.one_of(steps, st.integers(-9, 9), st.integers(0, 1 << 40)) if odd else steps
-    held = draw(st.sampled_from(kernel.inputs)).element_shape(extents) if draw(st.integers(0, 4)) == 4 else None
+    held = draw(st.sampled_from(kernel.inputs)).element_shape(extents) if draw(seldom) else None
     alike = [port.name for port in kernel.inputs if port.element_shape(extents) == held]
     drawn = {
         "lowering": draw(st.sampled_from(LOWERINGS[:1] if preq else (*LOWERINGS, *LOWERINGS[:1] * 2))),
@@ -107,7 +109,8 @@ def examine(kernel, examples) -> Counter:
     """That many calls; how many of them ran, and with what."""
     ran = Counter()
 
-    @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @seed(zlib.crc32(kernel.name.encode()))  # other calls for each kernel, the same in every run
+    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(calls(kernel), st.sampled_from([0.0, 0.0, 0.03]))
     def each(call, specials):
         machine, shapes, knobs, options = call

@@ -388,3 +388,18 @@ def test_a_refusal_without_a_line_gets_the_kernels_own():
     with pytest.raises(KernelError, match=r"act='tanh' is none of 'relu', 'silu', 'gelu'") as caught:
         linear_add_act.trace(act="tanh")
     assert caught.value.source.text == "y <<= activation(act)(t + r)"
+
+
+@pytest.mark.parametrize("compare", [
+    lambda r: r > 0, lambda r: r >= 0, lambda r: 0 < r, lambda r: r <= 0, lambda r: r == 0, lambda r: r != 0, lambda r: r * 2 == r,
+    lambda r: max(r, 0), lambda r: 0 in [r],
+])  # fmt: skip
+def test_values_are_not_compared_in_python(compare):
+    """`==` above all: it would be False, and choose a branch in silence."""
+
+    def body(x, w, r, b, y, z, gm, gn, nk):
+        y <<= L.where(compare(r), r, 0.0)
+        z <<= r
+
+    with pytest.raises(KernelError, match="to choose element by element write where.less.a, b., t, f."):
+        traced(body)
