@@ -173,7 +173,8 @@ def test_a_trace_reads_as_text(call, tmp_path):
         ("y <<= L.sqrt(x)", "write recip(rsqrt(v))"),
         ("y <<= x + missing", "NameError: name 'missing'"),
         ("y <<= x ** 2", "unsupported operand"),
-        ("y <<= L.relu(x) if x > 3 else x", "TypeError"),
+        ("y <<= L.relu(x) if x > 3 else x", "write where(less(a, b), t, f)"),
+        ("y <<= L.relu(x) if x == 0 else x", "it cannot be compared there"),
     ],
 )
 def test_a_mistake_in_a_kernel_is_refused_with_its_line(call, tmp_path, body, reason):
