@@ -16,7 +16,7 @@ from kohakutpu.machine import list_machines
 
 DEFAULT_MACHINE = "mm_mesh"
 MOST_EXTENT = 1 << 32
-DEFAULTS = {"lowering": LOWERINGS[0], "preq": [], "relayout": RELAYOUTS[0], "constants": CONSTANTS[0]}
+DEFAULTS = {"lowering": LOWERINGS[0], "preq": [], "relayout": RELAYOUTS[0], "constants": CONSTANTS[0], "bands": "on"}
 
 
 class ArgumentError(ValueError):
@@ -39,6 +39,7 @@ def kernel_arguments(parser: argparse.ArgumentParser, *, optional: bool = False)
     parser.add_argument("--lowering", choices=LOWERINGS, default=DEFAULTS["lowering"], help="instruction selection")
     parser.add_argument("--preq", action="append", default=DEFAULTS["preq"], metavar="w", help="an operand to quantise as it is uploaded (repeatable)")
     parser.add_argument("--relayout", choices=RELAYOUTS, default=DEFAULTS["relayout"], help="who copies a temp into another byte order")
+    parser.add_argument("--bands", choices=("on", "off"), default=DEFAULTS["bands"], help="whether neighbouring statements share a program")
     parser.add_argument("--constants", choices=CONSTANTS, default=DEFAULTS["constants"], help="where numbers in expressions are held")
 
 
@@ -79,7 +80,10 @@ def knobs_of(args: argparse.Namespace) -> dict[str, object]:
 
 
 def options_of(args: argparse.Namespace) -> Options:
-    return Options(lowering=args.lowering, constants=args.constants, preq=tuple(args.preq), relayout=args.relayout)
+    return Options(
+        lowering=args.lowering, constants=args.constants, preq=tuple(args.preq), relayout=args.relayout,
+        bands=args.bands == "on",
+    )  # fmt: skip
 
 
 def kernel_of(args: argparse.Namespace) -> Kernel:

@@ -20,7 +20,7 @@ from kohakutpu.lang.source import located
 from kohakutpu.lang.trace import Constant, Contract, Open, Trace
 from kohakutpu.machine import Machine, to_yaml
 
-from . import cluster, cluster_published, elementwise, fusion, padding, relayout, rows, tiles
+from . import bands, cluster, cluster_published, elementwise, fusion, padding, relayout, rows, tiles
 from .artifact import Artifact, BufferImage, Round, Stage, StatementRecord, Writer
 from .assign import assign
 from .core import CoreState
@@ -51,6 +51,7 @@ class Options:
     are quantised as they are uploaded and lie in memory as MXFP7: half the bytes, fetched at twice the rate.
     `relayout` says who copies a temp into the order that a product reads: the 'machine', or the 'host'. `layouts` has the
     byte orders, of one batch element, in which operands lie already.
+    `bands=False` gives every statement over whole buffers a program of its own.
     """
 
     lowering: str = "default"
@@ -60,11 +61,14 @@ class Options:
     preq: Collection[str] = ()
     relayout: str = "machine"
     layouts: Mapping[str, Layout] = field(default_factory=dict)
+    bands: bool = True
 
     def __post_init__(self):
         for name, legal in (("lowering", LOWERINGS), ("constants", CONSTANTS), ("relayout", RELAYOUTS)):
             if getattr(self, name) not in legal:
                 raise CompileError(f"{name}={getattr(self, name)!r} is none of {', '.join(legal)}")
+        if not isinstance(self.bands, bool):
+            raise CompileError(f"bands={self.bands!r}: expected True or False")
         if isinstance(self.preq, str):
             raise CompileError(f"preq={self.preq!r}: expected a collection of operands' names")
         if self.preq and self.lowering == "published":
@@ -158,6 +162,8 @@ class Compilation:
             self._relayouts(copies)
         self.plans: dict[int, elementwise.Plan] = {}
         self.row_plans: dict[int, rows.RowPlan] = {}
+        if options.bands and not self.published and self.units["vector"]:
+            self._join()
         self.reach: dict[str, Reach] = {}
         self.images = self._images()
         self.accesses = [accessed(stage) for stage in self.program.stages]
@@ -264,7 +270,8 @@ class Compilation:
         """Buffers whose padding may be other than zero."""
         return padding.dirt(self.program, self.layouts, self.given, self.copies_clean)
 
-    def _images(self) -> dict[str, BufferImage]:
+    def _unplaced(self) -> dict[str, BufferImage]:
+        """Every buffer, without an address."""
         images = {}
         for name, buffer in self.program.buffers.items():
             layout = self.layouts[name]
@@ -275,6 +282,17 @@ class Compilation:
                 images[name] = BufferImage(name, "constant", shape, layout, 1, stride, 0, data=data)
             else:
                 images[name] = BufferImage(name, buffer.role, shape, layout, buffer.copies(self.extents), stride, 0)
+        return images
+
+    def _join(self) -> None:
+        """Let neighbouring statements over whole buffers share a program."""
+        arrays = self.options.constants == "arrays"
+        nodes = list(self.units["vector"])
+        known, room, placed = self.extents.dims, l1_room(self.machine), self.options.addresses
+        bands.Joiner(self.program, self._unplaced(), nodes, known, arrays, room, placed).join()
+
+    def _images(self) -> dict[str, BufferImage]:
+        images = self._unplaced()
         constants: dict[str, BufferImage] = {}
         reach = self.reach
         for number, stage in enumerate(self.program.stages):
@@ -356,7 +374,7 @@ class Compilation:
             elif isinstance(stage, RowStage):
                 plan = self.row_plans[number]
                 nodes = deal(plan.spans, list(self.units["vector"]))
-                record = Stage("vector", plan.grid, nodes, {}, (stage.statement.id,), plan.words)
+                record = Stage("vector", plan.grid, nodes, {}, _statements(stage), plan.words)
                 arrays = self.options.constants == "arrays"
                 streams = rows.lower(plan, nodes, self.images, states, self.extents.dims, arrays, room)
             elif isinstance(stage, RelayoutStage) and self.options.relayout == "host":
@@ -371,7 +389,7 @@ class Compilation:
             else:
                 plan = self.plans[number]
                 nodes = deal(plan.spans, list(self.units["vector"]))
-                record = Stage("vector", plan.grid, nodes, {}, (stage.statement.id,), plan.drained(self.published))
+                record = Stage("vector", plan.grid, nodes, {}, _statements(stage), plan.drained(self.published))
                 streams = elementwise.lower(plan, nodes, self.images, states, self.extents.dims, self.published, room)
             stages.append(record)
             writers += self._writers(stage)
@@ -392,7 +410,8 @@ class Compilation:
             options={"lowering": self.options.lowering, "constants": self.options.constants}
             | ({"preq": sorted(self.options.preq)} if self.options.preq else {})
             | ({"relayout": "host"} if self.options.relayout == "host" else {})
-            | ({"layouts": {n: held.key for n, held in sorted(self.options.layouts.items())}} if self.options.layouts else {}),
+            | ({"layouts": {n: held.key for n, held in sorted(self.options.layouts.items())}} if self.options.layouts else {})
+            | ({} if self.options.bands else {"bands": False}),
             machine=self.machine.name,
             machine_digest=machine_digest(self.machine),
             mantissa=self.machine.clusters[0].mantissa if self.machine.clusters else 0,
@@ -443,11 +462,12 @@ class Compilation:
     # ---- who wrote what ----
 
     def _writers(self, stage) -> list[Writer]:
-        if isinstance(stage, RowStage) and stage.written.view:
-            return list(rows.writers(stage, self.images[stage.target]))
         if isinstance(stage, (ElementwiseStage, RowStage)):
-            shape = self.images[stage.target].shape
-            return [Writer(stage.target, stage.statement.id, (), (0,) * len(shape), shape)]
+            stored = [(r.written, r.statement) for r in stage.kept if r.drained] + [(stage.written, stage.statement)]
+            return [
+                writer for written, statement in stored
+                for writer in rows.writers(written, statement.id, self.images[written.buffer])
+            ]  # fmt: skip
         if isinstance(stage, RelayoutStage):
             return []
         if isinstance(stage, EpilogueStage):
@@ -476,6 +496,10 @@ class Compilation:
 def machine_digest(machine: Machine) -> str:
     """sha256 of a machine's description."""
     return hashlib.sha256(to_yaml(machine).encode()).hexdigest()
+
+
+def _statements(stage: ElementwiseStage | RowStage) -> tuple[int, ...]:
+    return (*(result.statement.id for result in stage.kept), stage.statement.id)
 
 
 def _plain(value: object) -> object:

@@ -46,6 +46,7 @@ class Span:
     target: int
     operands: tuple[int, ...]
     words: int
+    kept: tuple[int, ...] = ()  # offsets in what a band drains before its target
 
 
 @dataclass
@@ -64,11 +65,16 @@ class Plan:
     grid: Key
     stride: int
 
+    @property
+    def kept(self) -> list[str]:
+        """The buffers that a band drains before its target."""
+        return [result.written.buffer for result in self.stage.kept if result.drained]
+
     def drained(self, published: bool) -> int:
         """Words written to memory; the published program writes whole runs."""
         spans = self.spans.values()
         if not published:
-            return sum(span.words for span in spans)
+            return sum(span.words for span in spans) * (1 + len(self.kept))
         return sum(_published_words(span) for span in spans)
 
     def reach(self) -> dict[str, Reach]:
@@ -131,7 +137,9 @@ def plan(
             first = part * stride
             key = ((copy,) if copies > 1 else ()) + (part,)
             offsets = [_offset(image, copy) + (first * WORD if image else 0) for image in operands]
-            spans[key] = Span(copy * target.stride + first * WORD, tuple(offsets), min(stride, room - first))
+            at = copy * target.stride + first * WORD
+            kept = tuple(_offset(images[r.written.buffer], copy) + first * WORD for r in stage.kept if r.drained)
+            spans[key] = Span(at, tuple(offsets), min(stride, room - first), kept)
     grid = ((copies,) if copies > 1 else ()) + (parts,)
     return Plan(stage, tuple(loaded), tuple(names), constants, spans, grid, stride)
 
@@ -255,11 +263,12 @@ AD_WINDOW = 0
 
 @dataclass(frozen=True)
 class _Choice:
-    """`per` chunks a run, `width` of them in step, `need` vector registers for one."""
+    """`per` chunks a run, `width` of them in step, `need` vector registers for one; about how many cycles in all."""
 
     per: int
     width: int
     need: int
+    cycles: float
 
 
 def _constants(plan: Plan, known) -> Constants:
@@ -268,14 +277,19 @@ def _constants(plan: Plan, known) -> Constants:
     return collect_constants(plan.stage.expression, known, plan.stage.statement.source)
 
 
+def estimate(plan: Plan, nodes: Mapping[Key, int], known, room: int) -> float:
+    """About how many cycles the statement takes, dispatch and work together. Raises CompileError where it does not fit."""
+    return _choose(plan, nodes, known, room).cycles
+
+
 def _choose(plan: Plan, nodes: Mapping[Key, int], known, room: int) -> _Choice:
     """The shape of a run with the least estimated time, dispatch and work together."""
     source = plan.stage.statement.source
     expression = plan.stage.expression
-    n = len(plan.loaded)
-    if n + 2 > isa.DESCRIPTORS:
+    n, k, drains = len(plan.loaded), len(plan.stage.kept), 1 + len(plan.kept)
+    if n + 1 + drains > isa.DESCRIPTORS:
         raise CompileError(
-            f"{n} operands, constants in memory included, need {n + 2} descriptors of {isa.DESCRIPTORS}; split the "
+            f"{n} operands, constants in memory included, need {n + 1 + drains} descriptors of {isa.DESCRIPTORS}; split the "
             "statement over a temp",
             source,
         )
@@ -291,17 +305,17 @@ def _choose(plan: Plan, nodes: Mapping[Key, int], known, room: int) -> _Choice:
     busiest = max(sum(nodes[key] == node for key in plan.spans) for node in set(nodes.values()))
     choices: list[tuple[int, int, _Choice]] = []  # estimated cycles, flits
     longest = max(span.words for span in plan.spans.values())
-    for per in range(1, min(room // (n + 1) // CHUNK, math.ceil(longest / CHUNK)) + 1):
-        words = 4 + 2 * len(constants.scalars) + len(constants.spread) + n + (n > 0) + per * chunk_words + 2
+    for per in range(1, min(room // (n + 1 + k) // CHUNK, math.ceil(longest / CHUNK)) + 1):
+        words = 4 + 2 * len(constants.scalars) + len(constants.spread) + n + (n > 0) + per * chunk_words + 1 + drains
         if words > isa.IMEM_WORDS:
             break
         width = in_step(per, (REGISTERS - len(constants.spread)) // need)
         runs = [math.ceil(span.words / (per * CHUNK)) for span in plan.spans.values()]
         ragged = sum(span.words % (per * CHUNK) > 0 for span in plan.spans.values())
-        flits = len(set(nodes.values())) * (words + 3 + n) + sum(runs) * (n + 2) + ragged * (n + 1)
+        flits = len(set(nodes.values())) * (words + 3 + n) + sum(runs) * (n + 1 + drains) + ragged * (n + drains)
         work = per * chunk_words * (WORD_CYCLES if width > 1 else DEPENDENT_CYCLES)
         cycles = FLIT_CYCLES * flits + busiest * max(runs) * (RUN_CYCLES + FILL_CYCLES + work)
-        choices.append((cycles, flits, _Choice(per, width, need)))
+        choices.append((cycles, flits, _Choice(per, width, need, cycles)))
     if not choices:
         raise CompileError(
             f"the vector program of one chunk is above {isa.IMEM_WORDS} words; split it over a temp", source
@@ -316,7 +330,9 @@ def _default(plan: Plan, span: Span, images, state: CoreState, known, choice: _C
     stage = plan.stage
     n = len(plan.loaded)
     ad_drain = n + 1
+    drained = [result.node for result in stage.kept if result.drained]
     room = choice.per * CHUNK
+    region = {result.node: (n + 1 + place) * room for place, result in enumerate(stage.kept)}
     constants = _constants(plan, known)
     longest = max(span.words for span in plan.spans.values())
     image = prologue(constants, min(isa.VL_MAX, longest * HALVES))
@@ -332,7 +348,8 @@ def _default(plan: Plan, span: Span, images, state: CoreState, known, choice: _C
         first = len(constants.spread) + chunk % choice.width * choice.need
         registers = {node: first + position for position, node in enumerate(plan.loaded)}
         code = generate(
-            stage.expression, registers, constants, lambda number, first=first: first + n + number, chunk % choice.width
+            stage.expression, registers, constants, lambda number, first=first: first + n + number, chunk % choice.width,
+            lambda node, off=off: {"ad": AD_WINDOW, "offset": region[node] + off},
         )
         words = [
             (Opcode.VLD, {"ad": AD_WINDOW, "vd": first + operand, "offset": operand * room + off})
@@ -342,6 +359,8 @@ def _default(plan: Plan, span: Span, images, state: CoreState, known, choice: _C
         chunks.append(words)
     for opcode, fields in interleave(chunks, choice.width):
         image.put(opcode, **fields)
+    for place, node in enumerate(drained, 1):
+        image.put(Opcode.VDRAIN, ad=ad_drain + place, l1=region[node])
     image.put(Opcode.VDRAIN, ad=ad_drain, l1=n * room)
     image.put(Opcode.VHALT)
     fresh = state.image.get(0) is None or any(state.image.get(a) != word for a, word in enumerate(image.words))
@@ -355,6 +374,9 @@ def _default(plan: Plan, span: Span, images, state: CoreState, known, choice: _C
             core.line(1 + operand, WORD, words)
             core.base(1 + operand, images[name].address + offset + first * WORD)
         core.line(ad_drain, WORD, words)
+        for place, (name, offset) in enumerate(zip(plan.kept, span.kept, strict=True), ad_drain + 1):
+            core.line(place, WORD, words)
+            core.base(place, images[name].address + offset + first * WORD)
         core.base(ad_drain, images[stage.target].address + span.target + first * WORD)
         core.run(0 if fresh and first == 0 else again)
     return core.payloads

@@ -19,6 +19,7 @@ from kohakutpu.lang.trace import Constant, ElementOp, Expression, Op
 
 from .core import Image
 from .refusals import CompileError
+from .stages import Kept
 
 OPCODES = {
     ElementOp.NEG: Opcode.VNEG, ElementOp.ABS: Opcode.VABS, ElementOp.ADD: Opcode.VADD, ElementOp.SUB: Opcode.VSUB,
@@ -184,8 +185,9 @@ def folded(op: Op, words: Sequence[int]) -> int:
 
 
 def words_of(expression: Expression) -> int:
-    """Vector words that the operations of an expression take."""
-    return sum(len(steps(node)) for node in expression.nodes if isinstance(node, Op))
+    """Vector words that the operations of an expression take, at most: what a band keeps is stored and loaded."""
+    kept = sum(isinstance(node, Kept) for node in expression.nodes)
+    return 2 * kept + sum(len(steps(node)) for node in expression.nodes if isinstance(node, Op))
 
 
 def slots(op: Op) -> list[tuple[Opcode, str, int]]:
@@ -214,15 +216,16 @@ def operation(op: Op, operands: Sequence[Operand], vd: int, predicate: int) -> l
 
 def generate(
     expression: Expression, leaves: Mapping[int, int], constants: Constants, allocate: Callable[[int], int],
-    predicate: int = 0,
+    predicate: int = 0, keep: Callable[[int], dict[str, int]] = lambda node: {},
 ) -> ChunkCode:
     """One chunk's operations. `leaves` gives the vector register of each leaf that is loaded, by node.
 
-    `allocate(n)` is the n-th vector register that results may use, `predicate` the register that choices use.
+    `allocate(n)` is the n-th vector register that results may use, `predicate` the register that choices use; `keep(node)`
+    are the fields of a store and a load of what a band keeps.
     """
     nodes = expression.nodes
     last_use = {
-        operand: position for position, node in enumerate(nodes) if isinstance(node, Op) for operand in node.operands
+        operand: position for position, node in enumerate(nodes) if isinstance(node, (Op, Kept)) for operand in node.operands
     }
     where: dict[int, Operand] = {node: (Source.V, register) for node, register in leaves.items()}
     busy: dict[int, int] = {}  # register -> the node it holds for a later use
@@ -231,16 +234,23 @@ def generate(
     for position, node in enumerate(nodes):
         if isinstance(node, Constant) and position not in leaves:
             where[position] = constants.operand(node)
-        elif isinstance(node, Op):
+        elif isinstance(node, (Op, Kept)):
             operands = [where[operand] for operand in node.operands]
             busy = {register: held for register, held in busy.items() if last_use.get(held, position) > position}
+            if isinstance(node, Kept):
+                operations.append((Opcode.VST, {"vd": operands[0][1], **keep(position)}))
+                if position not in last_use:
+                    continue
             vd = next((register for register in pool if register not in busy), None)
             if vd is None:
                 vd = allocate(len(pool))
                 pool.append(vd)
             busy[vd] = position
             where[position] = (Source.V, vd)
-            operations += operation(node, operands, vd, predicate)
+            if isinstance(node, Kept):
+                operations.append((Opcode.VLD, {"vd": vd, **keep(position)}))
+            else:
+                operations += operation(node, operands, vd, predicate)
     return ChunkCode(operations, where[len(nodes) - 1][1])
 
 

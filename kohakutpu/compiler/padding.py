@@ -55,7 +55,8 @@ def dirt(program: Program, layouts: Mapping[str, Layout], given: Dirt, clean: bo
             elif isinstance(stage, EpilogueStage):
                 found.add(stage.statement.target.buffer, True, COMPUTED)
             elif isinstance(stage, (ElementwiseStage, RowStage)):
-                found.add(stage.target, True, COMPUTED)
+                for name in (stage.target, *(result.written.buffer for result in stage.kept)):
+                    found.add(name, True, COMPUTED)
             elif isinstance(stage, RelayoutStage):
                 source, target = layouts[stage.source], layouts[stage.target]
                 kept = clean and relayout.keeps_zeros(source, target, stage.source in found.rows)

@@ -13,7 +13,7 @@ from .artifact import BufferImage
 from .layouts import HALVES, WORD, Tile
 from .refusals import UNROLLED, CompileError
 from .rowwords import AD_QUAD, QUAD
-from .stages import Key, RowStage
+from .stages import Key, Result, RowStage
 
 
 STRIDES = 1 << 17  # a descriptor's stride is below this
@@ -90,6 +90,19 @@ class Leaf:
         return self.period if self.kept(rows) else max(1, rows // self.group)
 
 
+@dataclass(frozen=True)
+class KeptRow:
+    """What a band stores before its last result: its node and buffer, words of a row, the buffer's row that row 0 is
+    written to, whether it is one number a row, and whether it is drained."""
+
+    node: int
+    name: str
+    words: int
+    first: int
+    single: bool
+    drained: bool
+
+
 @dataclass
 class RowPlan:
     """A statement over rows before anything has an address."""
@@ -100,6 +113,7 @@ class RowPlan:
     spans: dict[Key, RowSpan]
     grid: Key
     per: int  # rows of an instance, but of the last
+    kept: list[KeptRow]
 
     @property
     def tiled(self) -> bool:
@@ -112,7 +126,12 @@ class RowPlan:
 
     @property
     def descriptors(self) -> int:
-        return self.first_descriptor + len(self.leaves) + 1
+        return self.first_descriptor + len(self.leaves) + len(self.drained) + 1
+
+    @property
+    def drained(self) -> list[KeptRow]:
+        """Those of the kept results that are written to memory."""
+        return [kept for kept in self.kept if kept.drained]
 
     @property
     def target_columns(self) -> int:
@@ -131,13 +150,19 @@ class RowPlan:
         return frozenset(leaf.node for leaf in self.leaves if shapes[nodes[leaf.node]][-1] == 1 < self.stage.shape[-1])
 
     @property
+    def single_nodes(self) -> frozenset[int]:
+        """Nodes that L1 holds one word of for a row, where rows have more."""
+        return self.single_leaves | {kept.node for kept in self.kept if kept.single}
+
+    @property
     def repeated_leaves(self) -> frozenset[int]:
         return frozenset(leaf.node for leaf in self.leaves if leaf.repeated)
 
     @property
     def words(self) -> int:
         """Words written to memory."""
-        return self.result_words * sum(span.rows for span in self.spans.values())
+        words = self.result_words + sum(kept.words for kept in self.drained)
+        return words * sum(span.rows for span in self.spans.values())
 
 
 def plan(stage: RowStage, images: Mapping[str, BufferImage]) -> RowPlan:
@@ -171,7 +196,15 @@ def plan(stage: RowStage, images: Mapping[str, BufferImage]) -> RowPlan:
             spans[key] = RowSpan(copy, part * per, min(per, rows - part * per))
     grid = ((copies,) if copies > 1 else ()) + (parts,)
     words = math.ceil(stage.shapes[stage.written][-1] / HALVES)
-    return RowPlan(stage, leaves, words, spans, grid, per)
+    kept = [_kept(result, stage) for result in stage.kept]
+    return RowPlan(stage, leaves, words, spans, grid, per, kept)
+
+
+def _kept(result: Result, stage: RowStage) -> KeptRow:
+    own, view = stage.shapes[result.written], result.written.view
+    single = own[-1] == 1 < stage.shape[-1]
+    first = view.first if view else 0
+    return KeptRow(result.node, result.written.buffer, math.ceil(own[-1] / HALVES), first, single, result.drained)
 
 
 def _walk(leaf: BufferLeaf, stage: RowStage, source: Source) -> dict[str, int | None]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kohakutpu.isa import vector as isa
 from kohakutpu.isa.vector import Mode, Opcode
+from kohakutpu.lang.trace import BufferLeaf
 
 from . import rowstream
 from .apart import boxes
@@ -25,7 +26,7 @@ from .refusals import CompileError
 from .rowcode import NoRegister, assign_registers, emit, estimated_cycles
 from .rowplan import RowPlan, RowSpan, address_of, plan
 from .rowwords import AD_QUAD, AD_SAME, AD_WINDOW, HIGH, LEAST, ODD, QUAD, RESULT, RowWords, Storage, prologue
-from .stages import Key, RowStage
+from .stages import Key
 
 MOST_IN_STEP = 8
 CANDIDATES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
@@ -40,6 +41,7 @@ class _Program:
     again: int
     first: Mapping[int, int]  # L1 word by node
     cycles: int  # of a run, about
+    total: float = 0.0  # of the statement
 
 
 def lower(plan: RowPlan, nodes: Mapping[Key, int], images: Mapping[str, BufferImage], states: Mapping[int, CoreState],
@@ -78,7 +80,7 @@ def _choose(plan: RowPlan, nodes: Mapping[Key, int], known, arrays: bool, room: 
         candidates = sorted(n for n in some if n <= most and _goes(plan, n))
     for rows in candidates:
         walks = [leaf.quad * rows // QUAD if leaf.tile else leaf.words * leaf.held(rows) for leaf in plan.leaves]
-        longest = max([plan.result_words * rows, *walks])
+        longest = max([plan.result_words * rows, *(kept.words * rows for kept in plan.kept), *walks])
         if longest > isa.WALK_LIMIT:
             refused = refused or f"is walked in {longest} words at a time, above {isa.WALK_LIMIT}"
             break
@@ -87,10 +89,11 @@ def _choose(plan: RowPlan, nodes: Mapping[Key, int], known, arrays: bool, room: 
             refused = program
             break
         runs = [math.ceil(span.rows / rows) for span in plan.spans.values()]
-        flits = cores * (len(program.words) + 2 * len(plan.leaves) + 4) + sum(runs) * (len(plan.leaves) + 2)
+        moves = len(plan.leaves) + len(plan.drained)
+        flits = cores * (len(program.words) + 2 * moves + 4) + sum(runs) * (moves + 2)
         cycles = FLIT_CYCLES * flits + busiest * max(runs) * (RUN_CYCLES + FILL_CYCLES + program.cycles)
         choices.append((cycles, program))
-    if not choices and not plan.tiled:
+    if not choices and not plan.tiled and not plan.kept:
         rows = max(sum(span.rows for key, span in plan.spans.items() if nodes[key] == node) for node in set(nodes.values()))
         made = rowstream.choose(plan, known, arrays, room, rows, cores)
         if isinstance(made, rowstream.Streamed):
@@ -98,7 +101,13 @@ def _choose(plan: RowPlan, nodes: Mapping[Key, int], known, arrays: bool, room: 
         refused = made
     if not choices:
         raise CompileError(f"one row of {list(stage.shape)} {refused}", source)
-    return min(choices, key=lambda choice: choice[0])[1]
+    cycles, program = min(choices, key=lambda choice: choice[0])
+    return replace(program, total=cycles)
+
+
+def estimate(plan: RowPlan, nodes: Mapping[Key, int], known, arrays: bool, room: int) -> float:
+    """About how many cycles the statement takes, dispatch and work together. Raises CompileError where it does not fit."""
+    return _choose(plan, nodes, known, arrays, room).total
 
 
 def _goes(plan: RowPlan, rows: int) -> bool:
@@ -121,14 +130,17 @@ def _storage(plan: RowPlan, rows: int) -> tuple[Storage, int]:
         if not (leaf.plain or leaf.repeated or leaf.tile):
             groups[leaf.node] = leaf.group, leaf.held(rows)
     alike = [leaf for leaf in plan.leaves if leaf.plain and leaf.words == plan.result_words]
+    for kept in plan.kept:
+        first[kept.node], stride[kept.node] = end, kept.words
+        end += kept.words * rows
     stride[RESULT] = plan.result_words
-    if alike:
+    if alike and not plan.kept:
         first[RESULT] = first[alike[0].node]
     else:
         first[RESULT] = end
         end += plan.result_words * rows
     columns = stage.shape[-1]
-    singles = [*plan.single_leaves, *([RESULT] if plan.target_columns == 1 < columns else [])]
+    singles = [*plan.single_nodes, *([RESULT] if plan.target_columns == 1 < columns else [])]
     quads = {leaf.node: leaf.quad for leaf in plan.leaves if leaf.tile}
     return Storage(first, stride, frozenset(singles), quads, groups), end + bool(quads)
 
@@ -173,6 +185,8 @@ def _program(plan: RowPlan, rows: int, known, arrays: bool, room: int) -> _Progr
     if plan.leaves:
         image.put(Opcode.VBAR)
     emit(image, settled, lengths, code.pieces[0].length)
+    for place, kept in enumerate(plan.drained, plan.first_descriptor + len(plan.leaves)):
+        image.put(Opcode.VDRAIN, ad=place, l1=storage.first[kept.node])
     image.put(Opcode.VDRAIN, ad=plan.descriptors - 1, l1=storage.first[RESULT])
     image.put(Opcode.VHALT)
     if len(image) > isa.IMEM_WORDS:
@@ -237,6 +251,10 @@ def _instance(plan: RowPlan, span: RowSpan, images, state: CoreState, program: _
                 core.dim(ad, 0, WORD, leaf.words)
                 core.dim(ad, 1, leaf.step * leaf.words * WORD, held)
             core.base(ad, at + leaf.row(span.first + turn) * leaf.words * WORD)
+        for place, kept in enumerate(plan.drained, plan.first_descriptor + len(plan.leaves)):
+            core.line(place, WORD, kept.words * rows)
+            row = kept.first + span.first + turn
+            core.base(place, address_of(images[kept.name], span.copy) + row * kept.words * WORD)
         core.line(ad_drain, WORD, plan.result_words * rows)
         first = (plan.target_row + span.first + turn) * plan.result_words * WORD
         core.base(ad_drain, address_of(images[stage.target], span.copy) + first)
@@ -246,10 +264,13 @@ def _instance(plan: RowPlan, span: RowSpan, images, state: CoreState, program: _
     return core.payloads
 
 
-def writers(stage: RowStage, image: BufferImage) -> Iterator[Writer]:
-    """What a statement that writes some rows of a buffer writes."""
-    view = stage.written.view
+def writers(written: BufferLeaf, statement: int, image: BufferImage) -> Iterator[Writer]:
+    """What a statement over whole buffers writes: all of a buffer, or the rows of a view."""
+    view = written.view
+    if view is None:
+        yield Writer(written.buffer, statement, (), (0,) * len(image.shape), image.shape)
+        return
     own = image.layout.shape
     lead = image.shape[: len(image.shape) - len(own)]
     for low, high in boxes(own, view.first * view.width, (view.first + view.count) * view.width):
-        yield Writer(stage.target, stage.statement.id, (), (0,) * len(lead) + low, lead + high)
+        yield Writer(written.buffer, statement, (), (0,) * len(lead) + low, lead + high)

@@ -69,6 +69,7 @@ class Streamed:
     words: list[int]
     runs: list[tuple[Section, Segment]]
     first: Mapping[int, int]  # L1 word by node
+    total: float = 0.0  # cycles of the statement, about
 
     @property
     def cycles(self) -> int:
@@ -92,7 +93,10 @@ def choose(plan: RowPlan, known: Mapping[str, int], arrays: bool, room: int, row
         # The image is staged, then sent; what moves the runs along is sent while they work.
         begin = 2 * FLIT_CYCLES * cores * len(made.words)
         choices.append((begin + max(FLIT_CYCLES * runs, rows * made.cycles), made))
-    return min(choices, key=lambda choice: choice[0])[1] if choices else refused
+    if not choices:
+        return refused
+    cycles, made = min(choices, key=lambda choice: choice[0])
+    return replace(made, total=cycles)
 
 
 @dataclass

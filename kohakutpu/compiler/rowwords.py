@@ -18,6 +18,7 @@ from .core import Image
 from .expressions import K_REGISTERS, Constants, folded, steps
 from .refusals import CompileError
 from .rowcode import Bundle, Reg, Word, in_step, woven
+from .stages import Kept
 
 PIECE = 128  # elements of a register
 TAIL = 3  # the predicate that is true past the end of a row
@@ -96,10 +97,12 @@ class RowWords:
         self.constant: dict[int, int] = {}  # word of each node that is a number, whatever the data
         self.users: list[list[int]] = [[] for _ in self.nodes]
         for position, node in enumerate(self.nodes):
-            if isinstance(node, (Op, Reduce)):
+            if isinstance(node, (Op, Reduce, Kept)):
                 for operand in node.operands:
                     self.users[operand].append(position)
-            if isinstance(node, Constant):
+            if isinstance(node, Kept):
+                self._add(position not in single, False, self.level[node.operands[0]])
+            elif isinstance(node, Constant):
                 self.constant[position] = constants.word(node)
                 self._add(False, True, 0)
             elif isinstance(node, BufferLeaf):
@@ -164,13 +167,15 @@ class RowWords:
         for stream in numbers:
             stream.numbers(0)
         last = len(self.nodes) - 1
-        for level in range(self.level[last] + 1):
+        kept: set[int] = set()  # what L1 holds by now
+        for level in range(max(self.level) + 1):
             final = level == self.level[last]
             wanted = [p for p, n in enumerate(self.nodes) if isinstance(n, Reduce) and self.level[p] == level + 1]
-            if not wanted and not (final and self.along[last]):
+            keeps = [p for p, n in enumerate(self.nodes) if isinstance(n, Kept) and self.along[p] and self.level[p] == level]
+            if not wanted and not keeps and not (final and self.along[last]):
                 continue
             roots = [operand for position in wanted for operand in self.nodes[position].operands]
-            needed = self.closure([*roots, *([last] if final and self.along[last] else [])])
+            needed = self.closure([*roots, *keeps, *([last] if final and self.along[last] else [])], kept)
             gathered: list[dict[int, Place]] = [{} for _ in rows]
             full = [piece for piece in self.pieces if piece.elements == PIECE]
             groups = [full[first : first + width] for first in range(0, len(full), width)]
@@ -181,7 +186,7 @@ class RowWords:
                 streams = []
                 for piece in group:
                     for number in numbers:
-                        stream = Stream(self, storage, number.row, piece, dict(number.where), set(wanted), common)
+                        stream = Stream(self, storage, number.row, piece, dict(number.where), set(wanted), common, kept)
                         for position in sorted({*needed, *wanted}):
                             stream.node(position)
                         if final and self.along[last]:
@@ -194,6 +199,7 @@ class RowWords:
                     for place, stream in enumerate(streams):
                         row = place % len(rows)
                         numbers[row].combine(position, gathered[row], stream.where[position])
+            kept |= set(keeps)
             for stream, found in zip(numbers, gathered, strict=True):
                 stream.hold(found)
                 stream.numbers(level + 1)
@@ -206,8 +212,9 @@ class RowWords:
                 out += in_step([stream.words for stream in streams])
         return out
 
-    def closure(self, roots: list[int]) -> set[int]:
-        """The nodes that differ within a row and are needed for `roots`, and leaves of one number a row beside them."""
+    def closure(self, roots: list[int], kept: Set[int] = frozenset()) -> set[int]:
+        """The nodes that differ within a row and are needed for `roots`, and leaves of one number a row beside them; what
+        L1 has `kept` needs nothing."""
         found: set[int] = set()
         todo = list(roots)
         while todo:
@@ -216,7 +223,7 @@ class RowWords:
                 continue
             if self.along[position]:
                 found.add(position)
-                todo += getattr(self.nodes[position], "operands", ())
+                todo += () if position in kept else getattr(self.nodes[position], "operands", ())
             elif isinstance(self.nodes[position], BufferLeaf):
                 found.add(position)
         return found
@@ -270,8 +277,8 @@ class Stream:
     that it is to make."""
 
     def __init__(self, rows: RowWords, storage: Storage, row: int, piece: Piece, where: dict[int, Place],
-                 reduced: Set[int] = frozenset(), common: dict | None = None):  # fmt: skip
-        """`common` is what the first of several rows in step leaves for the others."""
+                 reduced: Set[int] = frozenset(), common: dict | None = None, kept: Set[int] = frozenset()):  # fmt: skip
+        """`common` is what the first of several rows in step leaves for the others, `kept` what L1 has of a band."""
         self.rows = rows
         self.storage = storage
         self.row = row
@@ -279,6 +286,7 @@ class Stream:
         self.where = where
         self.reduced = reduced
         self.common = common
+        self.kept = kept
         self.words: list[Bundle] = []
         self.share = False  # the words being made serve all rows in step
 
@@ -291,7 +299,7 @@ class Stream:
     def numbers(self, level: int) -> None:
         """The values of that level which are one number a row; leaves are loaded where they are used."""
         for position, node in enumerate(self.rows.nodes):
-            if self.rows.level[position] == level and not self.rows.along[position] and isinstance(node, Op):
+            if self.rows.level[position] == level and not self.rows.along[position] and isinstance(node, (Op, Kept)):
                 for operand in node.operands:
                     if not isinstance(self.rows.nodes[operand], Reduce):
                         self.node(operand)
@@ -318,6 +326,8 @@ class Stream:
         made = self.common.get(position) if self.share else None
         if position in self.storage.quads:
             self._load_quad(position)
+        elif isinstance(node, Kept):
+            self._keep(position, node)
         elif isinstance(node, BufferLeaf):
             self._load(position, made)
         elif isinstance(node, Reduce):
@@ -339,6 +349,13 @@ class Stream:
         else:
             self.where[position] = made or Reg("V")
             self.put(Opcode.VLD, makes=[("vd", self.where[position])], ad=AD_WINDOW, offset=offset)
+
+    def _keep(self, position: int, node: Kept) -> None:
+        """Store what a band keeps, unless a pass before has, and load it where it is read."""
+        if position not in self.kept:
+            self.store(node.operands[0], position)
+        if self.rows.users[position]:
+            self._load(position, None)
 
     def _load_quad(self, position: int) -> None:
         """Four rows at once from the sub-tiles that hold them: 4x4 groups of 4 elements, transposed.
@@ -458,19 +475,17 @@ class Stream:
         self.put(opcode, uses, [("vd", reg)], **fields)
         gathered[position] = reg
 
-    def store(self) -> None:
-        """The value into the result."""
-        place = self._place(len(self.rows.nodes) - 1)
+    def store(self, position: int = -1, target: int = RESULT) -> None:
+        """A value, the last one by default, into what L1 has for `target`."""
+        position %= len(self.rows.nodes)
+        place = self._place(position)
         if isinstance(place, Reg) and place.bank == "V":
             reg = place
         else:
             reg = Reg("V")
             uses = [("va", place)] if isinstance(place, Reg) else []
-            fields = {} if isinstance(place, Reg) else {"va": self.rows.constants.scalar(self._word())}
+            fields = {} if isinstance(place, Reg) else {"va": self.rows.constants.scalar(self.rows.constant[position])}
             self.put(Opcode.VBCAST, uses, [("vd", reg)], sa=Source.S, **fields)
-        single = self.storage.single(RESULT)
-        offset = self.storage.word(RESULT, self.row, self.piece)
+        single = self.storage.single(target)
+        offset = self.storage.word(target, self.row, self.piece)
         self.put(Opcode.VST, [("vd", reg)], ad=AD_SAME if single else AD_WINDOW, offset=offset)
-
-    def _word(self) -> int:
-        return self.rows.constant[len(self.rows.nodes) - 1]

@@ -109,19 +109,45 @@ class EpilogueStage:
     slots: int
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A node of a band's expression: what a statement stored, as a later one reads it. `operands` holds its value's place."""
+
+    operands: tuple[int]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a statement of a band before the last one stores: its target, and the `Kept` node.
+
+    It is not drained where nobody reads it from memory.
+    """
+
+    written: BufferLeaf
+    statement: Statement
+    node: int
+    drained: bool
+
+
 @dataclass
 class ElementwiseStage:
-    """A statement over whole buffers, `part` elements an instance."""
+    """A statement over whole buffers, `part` elements an instance; or a band, of which `kept` has the results before the
+    last one."""
 
     target: str
     expression: Expression  # leaves are BufferLeaf and Constant
     part: int
     statement: Statement
+    kept: tuple[Result, ...] = ()
+
+    @property
+    def written(self) -> BufferLeaf:
+        return BufferLeaf(self.target)
 
 
 @dataclass
 class RowStage:
-    """A statement over whole buffers that reduces rows, or whose operands repeat or are views.
+    """A statement over whole buffers that reduces rows, or whose operands repeat or are views; or a band of some.
 
     It is computed in `shape`, `part` elements an instance; `shapes` are those of the target and the operands, whose views
     have numbers.
@@ -133,6 +159,7 @@ class RowStage:
     statement: Statement
     shape: tuple[int, ...]
     shapes: dict[BufferLeaf, tuple[int, ...]]
+    kept: tuple[Result, ...] = ()
 
     @property
     def target(self) -> str:
@@ -165,7 +192,8 @@ def accessed(stage: Stage) -> Access:
         return Access((stage.source,), (stage.target,))
     if isinstance(stage, (ElementwiseStage, RowStage)):
         reads = dict.fromkeys(leaf.buffer for leaf in stage.expression.leaves if isinstance(leaf, BufferLeaf))
-        return Access(tuple(reads), (stage.target,))
+        drained = (result.written.buffer for result in stage.kept if result.drained)
+        return Access(tuple(reads), tuple(dict.fromkeys((*drained, stage.target))))
     if isinstance(stage, EpilogueStage):
         leaves = stage.statement.expression.leaves
         reads = dict.fromkeys(leaf.slice.buffer for leaf in leaves if isinstance(leaf, SliceLeaf))

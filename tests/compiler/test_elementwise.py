@@ -243,7 +243,7 @@ def test_published_registers_skip_the_running_result(bench):
 
 
 def test_shared_operands_of_a_batch(bench):
-    artifact = compile_kernel(temps, bench, {"x": (3, 20, 30), "b": (20, 30)})
+    artifact = compile_kernel(temps, bench, {"x": (3, 20, 30), "b": (20, 30)}, {}, Options(bands=False))
     assert artifact.buffer("b").copies == 1 and artifact.buffer("t1").copies == 3
     assert artifact.stages[0].grid == (3, 1) and artifact.stages[2].grid == (1,)
 
@@ -254,7 +254,7 @@ def test_whole_arrays_of_any_rank(bench):
 
 
 def test_a_number_needs_no_fill(bench):
-    artifact = compile_kernel(constants, bench, {"x": (8, 8)})
+    artifact = compile_kernel(constants, bench, {"x": (8, 8)}, {}, Options(bands=False))
     assert not [w for w in words_of(artifact, 1) if w.op in (Opcode.VFILL, Opcode.VBAR, Opcode.VLD)]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from kohakutpu import lang as L
-from kohakutpu.compiler import CompileError, compile_kernel
+from kohakutpu.compiler import CompileError, Options, compile_kernel
 from kohakutpu.lang import KernelError, dims, kernel, loop, units
 
 from .kernels import computed_operand, constants, parts
@@ -180,7 +180,7 @@ def test_staging_needs_the_whole_result(bench):
 
 
 def test_parts_are_statements_over_the_whole(bench):
-    artifact = compile_kernel(parts, bench, {"x": (20, 130)}, {"p": 640})
+    artifact = compile_kernel(parts, bench, {"x": (20, 130)}, {"p": 640}, Options(bands=False))
     assert [stage.unit for stage in artifact.stages] == ["vector", "vector"]
     assert [stage.statements for stage in artifact.stages] == [(0,), (1,)]
     assert artifact.stages[0].grid == (5,)  # 163 words in 5 parts of at most 40
@@ -218,10 +218,10 @@ def test_made_names_avoid_the_ports(bench):
             h[i, j] <<= acc_of(x, land4, i, j, gm, gn, nk) * 2.0
         t1 <<= h + 1
 
-    artifact = compile_kernel(kernel(made), bench, {"x": (16, 64), "land4": (16, 64)}, {"fuse": False})
+    artifact = compile_kernel(kernel(made), bench, {"x": (16, 64), "land4": (16, 64)}, {"fuse": False}, Options(bands=False))
     assert [image.name for image in artifact.buffers] == ["x", "land4", "t1", "t2", "land5"]
 
 
 def test_a_copy_and_a_number(bench):
-    artifact = compile_kernel(constants, bench, {"x": (4, 8)})
+    artifact = compile_kernel(constants, bench, {"x": (4, 8)}, {}, Options(bands=False))
     assert [stage.statements for stage in artifact.stages] == [(0,), (1,)]

@@ -64,7 +64,8 @@ def options_for(draw, kernel, extents, odd):
     alike = [port.name for port in kernel.inputs if port.element_shape(extents) == held]
     drawn = {
         "lowering": draw(st.sampled_from(LOWERINGS[:1] if preq else (*LOWERINGS, *LOWERINGS[:1] * 2))),
-        "constants": draw(st.sampled_from(CONSTANTS)), "relayout": draw(st.sampled_from(RELAYOUTS)), "preq": tuple(preq),
+        "constants": draw(st.sampled_from(CONSTANTS)), "relayout": draw(st.sampled_from(RELAYOUTS)),
+        "bands": draw(st.booleans()), "preq": tuple(preq),
         "addresses": {name: draw(places) for name in placed}, "allow_overlap": False,
         "layouts": dict.fromkeys(alike, layout_for(draw, held)) if alike else {},
     }  # fmt: skip

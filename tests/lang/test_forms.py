@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from kohakutpu import lang as L
-from kohakutpu.compiler import CompileError, compile_kernel
+from kohakutpu.compiler import CompileError, Options, compile_kernel
 from kohakutpu.kernels.linear import matmul
 from kohakutpu.lang import KernelError, dims, kernel, loop, units
 from kohakutpu.machine import load
@@ -194,7 +194,7 @@ def test_a_loop_outside_repeats_whole_stages():
             y <<= y * 0.5 + x
 
     made = kernel(made)
-    artifact = compile_kernel(made, load("quad"), {"x": (8, 40)})
+    artifact = compile_kernel(made, load("quad"), {"x": (8, 40)}, {}, Options(bands=False))
     assert len(artifact.stages) == 4
     operands, found = bits(made, x=(8, 40))
 
@@ -286,7 +286,7 @@ def test_indices_of_loops_outside():
     operands, found = bits(blocked, x=(10, 70), w=(16, 70))
     x, w = (operands[name].astype(np.float64) for name in "xw")
     assert np.allclose(found["y"].view(np.float16), x @ w.T + 0 + 1 + 2 - 70, atol=0.5)
-    artifact = compile_kernel(blocked, load("quad"), {"x": (10, 70), "w": (16, 70)})
+    artifact = compile_kernel(blocked, load("quad"), {"x": (10, 70), "w": (16, 70)}, {}, Options(bands=False))
     assert len(artifact.stages) == 8
 
 
