@@ -37,6 +37,14 @@ def row_min(x=L.In(..., M, N), y=L.Out(..., M, 1), *, part=8192):
 
 
 @kernel
+def row_stats(x=L.In(..., M, N), mean=L.Out(..., M, 1), variance=L.Out(..., M, 1), *, part=8192):
+    """The mean of each row, and the mean square of what is left when it is taken off."""
+    mean <<= L.row_mean(x, N)
+    d, scale = centred(x)
+    variance <<= L.row_sum(d * scale * d)
+
+
+@kernel
 def softmax(x=L.In(..., M, N), y=L.Out(..., M, N), *, part=8192):
     """exp(x) / row_sum(exp(x)), the row's maximum taken off first."""
     e = L.exp2((x - L.row_max(x)) * LOG2E)
@@ -61,3 +69,10 @@ def group_norm(x=L.In(..., G, N), w=L.In(G, N), b=L.In(G, N), y=L.Out(..., G, N)
     """The same over groups: x[g] are the elements of group g, all its channels and places; each has its w and b."""
     d, scale = centred(x)
     y <<= d * L.rsqrt(L.row_sum(d * scale * d) + eps) * w + b
+
+
+@kernel
+def group_norm_silu(x=L.In(..., G, N), w=L.In(G, N), b=L.In(G, N), y=L.Out(..., G, N), *, eps=1e-5, part=8192):
+    """silu(group_norm(x))"""
+    d, scale = centred(x)
+    y <<= L.silu(d * L.rsqrt(L.row_sum(d * scale * d) + eps) * w + b)

@@ -20,12 +20,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from running import equal_bytes, flits, operands_of  # noqa: E402
 
 M, N = dims("M, N")
-KERNELS = [rows.row_sum, rows.row_max, rows.row_min, rows.softmax, rows.rmsnorm, rows.layernorm, rows.group_norm]
+KERNELS = [rows.row_sum, rows.row_max, rows.row_min, rows.softmax, rows.rmsnorm, rows.layernorm, rows.group_norm,
+           rows.row_stats, rows.group_norm_silu]  # fmt: skip
 SHAPES = [(64, 64), (5, 77), (2, 9, 50), (3, 300)]
 
 
 def shapes_of(made, x):
-    own = {"w": x[-2:] if made is rows.group_norm else x[-1:]}
+    own = {"w": x[-2:] if made in (rows.group_norm, rows.group_norm_silu) else x[-1:]}
     own["b"] = own["w"]
     return {port.name: own.get(port.name, x) for port in made.inputs}
 
@@ -54,7 +55,8 @@ def test_special_values(made):
 
 @pytest.mark.parametrize(
     "made, published",
-    [(rows.softmax, 290), (rows.rmsnorm, 264), (rows.layernorm, 416), (rows.group_norm, 416), (rows.row_sum, 401)],
+    [(rows.softmax, 290), (rows.rmsnorm, 264), (rows.layernorm, 416), (rows.group_norm, 416), (rows.row_sum, 401),
+     (rows.group_norm_silu, 964)],
     ids=lambda v: getattr(v, "name", v),
 )
 def test_flits_at_most_the_published_ones(made, published):
@@ -67,17 +69,22 @@ def test_flits_at_most_the_published_ones(made, published):
 def test_meaning(made, shape):
     shapes = shapes_of(made, shape)
     operands = operands_of(shapes, seed=5)
-    found = run_reference(made, {}, operands, load("quad")).outputs["y"].view(np.float16).astype(np.float64)
+    outputs = run_reference(made, {}, operands, load("quad")).outputs
+    found = outputs["variance" if made is rows.row_stats else "y"].view(np.float16).astype(np.float64)
     x, w, b = (operands.get(name, np.zeros(1, np.uint16)).view(np.float16).astype(np.float64) for name in "xwb")
     centred = x - x.mean(-1, keepdims=True)
     e = np.exp(x - x.max(-1, keepdims=True))
     normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
     wanted = {
         "row_sum": x.sum(-1, keepdims=True), "row_max": x.max(-1, keepdims=True), "row_min": x.min(-1, keepdims=True),
+        "row_stats": (centred**2).mean(-1, keepdims=True),
+        "group_norm_silu": (normal * w + b) / (1 + np.exp(-(normal * w + b))),
         "softmax": e / e.sum(-1, keepdims=True), "rmsnorm": x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * w,
         "layernorm": normal * w + b, "group_norm": normal * w + b,
     }[made.name]  # fmt: skip
     assert np.abs(found - wanted).max() <= 3e-3 * np.abs(wanted).max()
+    if made is rows.row_stats:
+        assert np.abs(outputs["mean"].view(np.float16) - x.mean(-1, keepdims=True)).max() < 2e-3
 
 
 # ---- any statement over rows --------------------------------------------------------------------------

@@ -5,18 +5,35 @@ from pathlib import Path
 
 import pytest
 
+from kohakutpu import lang as L
 from kohakutpu.compiler import compile_kernel
 from kohakutpu.host.compare import compare
 from kohakutpu.host.simulate import run_model, run_reference
 from kohakutpu.kernels import elementwise, rows
 from kohakutpu.kernels.attention import attention
+from kohakutpu.lang import dims, kernel
 from kohakutpu.machine import load
 from sim.kernels import run_rtl
 
 sys.path.insert(0, str(Path(__file__).parent))
 from running import operands_of  # noqa: E402
 
+M, N = dims("M, N")
+
+
+@kernel
+def views(x=L.In(M, N), w=L.In(3, N), y=L.Out(M, N)):
+    """Every view, read and written, and a band."""
+    t = L.temp(M, N)
+    t <<= x * w.repeated()
+    head, folded = y.rows_from(0, 6), y.as_rows(16).rows_from(12)
+    head <<= t.rows_from(0, 6) + x.rows_from(6).per_group(3)
+    folded <<= L.row_sum(t.as_rows(16).rows_from(12)) * x.as_rows(16).rows_from(0, 12)
+
+
 CASES = [
+    (views, {"x": (12, 32), "w": (3, 32)}), (rows.row_stats, {"x": (9, 70)}),
+    (rows.group_norm_silu, {"x": (2, 3, 48), "w": (3, 48), "b": (3, 48)}),
     (rows.softmax, {"x": (6, 77)}), (rows.softmax, {"x": (2, 300)}), (rows.row_max, {"x": (3, 2, 20)}),
     (rows.softmax, {"x": (1, 5141)}), (rows.layernorm, {"x": (1, 2700), "w": (2700,), "b": (2700,)}),
     (rows.rmsnorm, {"x": (8, 64), "w": (64,)}), (rows.layernorm, {"x": (5, 40), "w": (40,), "b": (40,)}),
