@@ -81,6 +81,7 @@ bench: $(READY)
 	@$(BIN)/python benchmarks/model_speed.py
 	@$(BIN)/python benchmarks/compile_speed.py
 	@$(BIN)/python benchmarks/efficiency.py
+	@$(BIN)/python benchmarks/ksplit.py
 	@$(BIN)/python benchmarks/vector_cycles.py
 	@$(BIN)/python benchmarks/rtl_speed.py
 	@$(BIN)/python benchmarks/xpu.py

@@ -6,7 +6,7 @@ import argparse
 
 import numpy as np
 
-from kohakutpu.compiler import compile_kernel
+from kohakutpu.compiler import AUTO, compile_kernel
 from kohakutpu.compiler.explain import explain
 from kohakutpu.compiler.tiles import candidates
 from kohakutpu.host.simulate import run_model
@@ -33,6 +33,8 @@ def main(args: argparse.Namespace) -> int:
         operands = {name: random.normal(0, 0.3, shape).astype(np.float16) for name, shape in shapes.items()}
         with rounds(kernel.name) as progress:
             simulated = run_model(artifact, machine, operands, progress=progress).run.stages
+    if args.ksplit is not None or "ksplit" in knobs:
+        knobs["ksplit"] = AUTO  # K whole and in any number of parts, beside what was taken
     tiles = [
         tile
         for place, tile in enumerate(candidates(kernel, machine, shapes, knobs, args.preq))

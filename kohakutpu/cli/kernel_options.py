@@ -10,13 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from kohakutpu.compiler import CONSTANTS, LOWERINGS, RELAYOUTS, Options
+from kohakutpu.compiler import AUTO, CONSTANTS, LOWERINGS, RELAYOUTS, Options
 from kohakutpu.lang.kernel import Kernel, load
 from kohakutpu.machine import list_machines
 
 DEFAULT_MACHINE = "mm_mesh"
 MOST_EXTENT = 1 << 32
-DEFAULTS = {"lowering": LOWERINGS[0], "preq": [], "relayout": RELAYOUTS[0], "constants": CONSTANTS[0], "bands": "on"}
+DEFAULTS = {
+    "lowering": LOWERINGS[0], "preq": [], "relayout": RELAYOUTS[0], "constants": CONSTANTS[0], "bands": "on", "ksplit": None,
+}  # fmt: skip
 
 
 class ArgumentError(ValueError):
@@ -35,12 +37,24 @@ def kernel_arguments(parser: argparse.ArgumentParser, *, optional: bool = False)
     parser.add_argument("kernel", metavar="KERNEL", help="module:function or path.py:function", **several)
     machine_argument(parser)
     parser.add_argument("--shape", action="append", default=[], metavar="a=32x64", help="an operand's shape (repeatable)")
-    parser.add_argument("--knob", action="append", default=[], metavar="gm=8", help="a compile-time knob (repeatable); gm, gn and nk may be auto")
+    parser.add_argument("--knob", action="append", default=[], metavar="gm=8", help="a compile-time knob (repeatable); gm, gn, nk and ksplit may be auto")
     parser.add_argument("--lowering", choices=LOWERINGS, default=DEFAULTS["lowering"], help="instruction selection")
     parser.add_argument("--preq", action="append", default=DEFAULTS["preq"], metavar="w", help="an operand to quantise as it is uploaded (repeatable)")
     parser.add_argument("--relayout", choices=RELAYOUTS, default=DEFAULTS["relayout"], help="who copies a temp into another byte order")
     parser.add_argument("--bands", choices=("on", "off"), default=DEFAULTS["bands"], help="whether neighbouring statements share a program")
     parser.add_argument("--constants", choices=CONSTANTS, default=DEFAULTS["constants"], help="where numbers in expressions are held")
+    parser.add_argument(
+        "--ksplit", type=_parts, metavar="N", help="parts of K, each on a cluster of its own (changes rounding), or auto; the knob of that name",
+    )  # fmt: skip
+
+
+def _parts(text: str) -> int | str:
+    """`--ksplit`: a number of parts, or auto."""
+    if text == AUTO:
+        return text
+    if not re.fullmatch(r"[1-9]\d*", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of parts, at least 1, or {AUTO}")
+    return int(text)
 
 
 def pairs(items: list[str], option: str, form: str) -> dict[str, str]:
@@ -82,7 +96,7 @@ def knobs_of(args: argparse.Namespace) -> dict[str, object]:
 def options_of(args: argparse.Namespace) -> Options:
     return Options(
         lowering=args.lowering, constants=args.constants, preq=tuple(args.preq), relayout=args.relayout,
-        bands=args.bands == "on",
+        bands=args.bands == "on", ksplit=args.ksplit,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from .kernel_options import DEFAULTS, ArgumentError, knobs_of, pairs, shapes_of
 if TYPE_CHECKING:
     from kohakutpu.backends.ktpu import Lowered
 
-TILE_ONLY = ("lowering", "preq", "relayout", "constants", "bands")
+TILE_ONLY = ("lowering", "preq", "relayout", "constants", "bands", "ksplit")
 OURS = ("grid", "block", "arg")
 
 

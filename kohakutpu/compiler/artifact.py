@@ -119,7 +119,8 @@ class Stage:
     buffer `move[1]`.
 
     `acks[key]` is (receiver, number of DATA_RECEIVED) of an instance that drains into a vector core; `words` counts the
-    32-byte words that the stage writes to memory.
+    32-byte words that the stage writes to memory. `helpers[key]` are the further clusters that an instance's parts of K run
+    on, in the order of the parts.
     """
 
     unit: str  # 'cluster', 'vector' or 'host'
@@ -129,6 +130,12 @@ class Stage:
     statements: tuple[int, ...]
     words: int
     move: tuple[str, str] | None = None
+    helpers: Mapping[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def units(self) -> set[int]:
+        """Every node that runs something of the stage."""
+        return {*self.nodes.values(), *(node for nodes in self.helpers.values() for node in nodes)}
 
 
 @dataclass(frozen=True)
@@ -330,7 +337,7 @@ class Artifact:
             rounds = [round_ for round_ in self.rounds if round_.stage == number]
             lines.append(
                 f"stage {number} {UNIT_NAMES[stage.unit]} grid {stage.grid}: {counted(len(stage.nodes), 'instance')} on "
-                f"{counted(len(set(stage.nodes.values())), 'unit')}, {counted(sum(len(r.flits) for r in rounds), 'flit')} in "
+                f"{counted(len(stage.units), 'unit')}, {counted(sum(len(r.flits) for r in rounds), 'flit')} in "
                 f"{counted(len(rounds), 'round')}"
             )
         lines += [
@@ -382,7 +389,8 @@ class Artifact:
                 {"unit": s.unit, "grid": list(s.grid),
                  "nodes": [[list(key), *xy(node)] for key, node in s.nodes.items()],
                  "acks": [[list(key), *xy(node), count] for key, (node, count) in s.acks.items()],
-                 "statements": list(s.statements), "words": s.words, "move": list(s.move) if s.move else None}
+                 "statements": list(s.statements), "words": s.words, "move": list(s.move) if s.move else None,
+                 **({"helpers": [[list(key), [list(xy(n)) for n in nodes]] for key, nodes in s.helpers.items()]} if s.helpers else {})}
                 for s in self.stages
             ],
             "rounds": [
@@ -438,7 +446,8 @@ class Artifact:
         stages = tuple(
             Stage(s["unit"], tuple(s["grid"]), {tuple(key): y << 4 | x for key, x, y in s["nodes"]},
                   {tuple(key): (y << 4 | x, count) for key, x, y, count in s["acks"]}, tuple(s["statements"]),
-                  s["words"], tuple(s["move"]) if s["move"] else None)
+                  s["words"], tuple(s["move"]) if s["move"] else None,
+                  {tuple(key): tuple(y << 4 | x for x, y in nodes) for key, nodes in s.get("helpers", ())})
             for s in r["stages"]
         )  # fmt: skip
         rounds = tuple(

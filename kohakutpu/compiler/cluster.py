@@ -5,28 +5,29 @@
 * What L1 holds is not fetched again (`l1`), and instances are dealt so that operands that are needed again stay.
 * The GEMM that completes a tile emits it, and a fused DRAIN, which waits for the last of it, stands as late as it
   can: a tile leaves beside the sweeps of the next one.
+* Where K is in parts (`ksplit`), no GEMM completes a tile: sums go to other clusters, and tiles leave, by explicit DRAINs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kohakutpu.isa import cluster as isa
 from kohakutpu.isa.cluster import Side
 from kohakutpu.isa.flit import xy
+from kohakutpu.isa.signals import SIGNAL_ON_COMPLETE, Buffer
 from kohakutpu.lang.source import Source
 from kohakutpu.machine import ClusterUnit
 
 from .artifact import BufferImage
+from .ksplit import Phase, Work
 from .l1 import OperandMemory
 from .layouts import ENTRY, LANE, WORD, Entry
 from .refusals import check_fill, check_tile
 from .rounds import Item
-from .stages import ClusterStage, Drain, Key, Operand, Send, Sweep
+from .stages import ClusterStage, Drain, Key, Operand, Peer, Send, Sweep
 
-SIGNAL_ON_COMPLETE = 1
-VECTOR_BUFFER = 0
 FILL_LATENCY = 45  # cycles of a FILL beyond those of its entries: the way to memory, its latency, the way back
 
 
@@ -74,7 +75,24 @@ def lower(
     sources: Mapping[int, Source],
 ) -> dict[int, list[Item]]:
     """What each node is sent: its instances in the order given, every payload with the instance it belongs to."""
-    return {node: _Stream(units[node], places, sources).run(stage, keys) for node, keys in order.items()}
+    queues = {}
+    for node, keys in order.items():
+        work = [(key, op) for key in keys for op in stage.programs[key]]
+        (queues[node],) = _Stream(units[node], places, sources).run([work])
+    return queues
+
+
+def lower_phases(
+    phases: Sequence[Phase], units: Mapping[int, ClusterUnit], places: Places, sources: Mapping[int, Source]
+) -> list[dict[int, list[Item]]]:
+    """What each node is sent in each phase of a stage whose K is in parts."""
+    queues: list[dict[int, list[Item]]] = [{} for _ in phases]
+    for node in dict.fromkeys(node for phase in phases for node in phase):
+        works = [phase.get(node, []) for phase in phases]
+        for phase, items in zip(queues, _Stream(units[node], places, sources).run(works, emits=False), strict=True):
+            if items:
+                phase[node] = items
+    return queues
 
 
 class _Stream:
@@ -85,22 +103,25 @@ class _Stream:
         self.places = places
         self.sources = sources
         self.items: list[Item] = []
-        self.pending: Item | None = None  # the fused DRAIN of the tile that is leaving
-        self.sending = False  # and it leaves to a vector core
-        self.last_emits = False  # the GEMM started last is the one that emits it
+        self.pending: Item | None = None  # the DRAIN of the tile that is leaving
+        self.sending = False  # it stands before the next GEMM: that tile leaves to a vector core, or by an explicit DRAIN
+        self.ends = False  # when it is done, no sweep runs: that tile is the last one's
         self.l1: dict[Side, OperandMemory] = {}
 
-    def run(self, stage: ClusterStage, keys: Iterable[Key]) -> list[Item]:
-        work = [(key, op) for key in keys for op in stage.programs[key]]
+    def run(self, works: Sequence[Work], emits: bool = True) -> list[list[Item]]:
+        """The instructions of each of `works`; one is begun when the one before has been awaited. `emits`: GEMMs do."""
+        sweeps = [op for work in works for _, op in work if isinstance(op, Sweep)]
         for side in Side:
-            self.l1[side] = OperandMemory(
-                self.unit, side, [_operand(op, side) for _, op in work if isinstance(op, Sweep)]
-            )
+            self.l1[side] = OperandMemory(self.unit, side, [_operand(op, side) for op in sweeps])
+        return [self._work(work, emits) for work in works]
+
+    def _work(self, work: Work, emits: bool) -> list[Item]:
+        self.items = []
         following = [op for _, op in work[1:]] + [None]
         emitted = False
-        for (key, op), after in zip(work, following, strict=True):
+        for (key, op), after in zip(work, following, strict=False):
             if isinstance(op, Sweep):
-                emitted = isinstance(after, (Drain, Send))
+                emitted = emits and isinstance(after, (Drain, Send))
                 self._sweep(key, op, after if emitted else None)
             elif emitted:
                 emitted = False
@@ -108,8 +129,10 @@ class _Stream:
                 self.sending = isinstance(op, Send)
             else:
                 self._settle()
-                self.items.append((key, self._drain(key, op, fuse=0)))
-                self._rest()
+                self.pending = (key, self._drain(key, op, fuse=0))
+                self.sending = self.ends = True
+                if emits or isinstance(op, Peer):
+                    self._settle()
         self._settle()
         return self.items
 
@@ -119,7 +142,7 @@ class _Stream:
             self.items.append(self.pending)
             self.pending = None
             self.sending = False
-            if self.last_emits:
+            if self.ends:
                 self._rest()
 
     def _rest(self) -> None:
@@ -143,7 +166,7 @@ class _Stream:
                 **target,
             ),
         ))  # fmt: skip
-        self.last_emits = leaves is not None
+        self.ends = leaves is not None
         for side in Side:
             self.l1[side].swept(_operand(op, side))
 
@@ -179,17 +202,21 @@ class _Stream:
             fill += groups * op.nk * cycles + FILL_LATENCY
         return op.gm * op.gn * op.nk < fill
 
-    def _target(self, key: Key, op: Drain | Send) -> dict[str, int]:
+    def _target(self, key: Key, op: Drain | Send | Peer) -> dict[str, int]:
         if isinstance(op, Drain):
             image = self.places.images[op.buffer]
             return {"addr": image.address + op.copy * image.stride + image.layout.offset(op.i, op.j)}
-        dst_x, dst_y = xy(self.places.receivers[key])
         ack_x, ack_y = xy(self.places.agent)
+        if isinstance(op, Peer):
+            node, buffer, first = op.node, Buffer.ACCUMULATOR, 0
+        else:
+            node, buffer, first = self.places.receivers[key], Buffer.FIRST, op.slot * self.places.span * WORD
+        dst_x, dst_y = xy(node)
         return {
-            "addr": op.slot * self.places.span * 32, "dnode": 1, "dst_x": dst_x, "dst_y": dst_y, "dbuf": VECTOR_BUFFER,
-            "dflags": SIGNAL_ON_COMPLETE, "dack_x": ack_x, "dack_y": ack_y,
+            "addr": first, "dnode": 1, "dst_x": dst_x, "dst_y": dst_y, "dbuf": buffer, "dflags": SIGNAL_ON_COMPLETE,
+            "dack_x": ack_x, "dack_y": ack_y,
         }  # fmt: skip
 
-    def _drain(self, key: Key, op: Drain | Send, fuse: int) -> int:
+    def _drain(self, key: Key, op: Drain | Send | Peer, fuse: int) -> int:
         words = self.places.images[op.buffer].layout.words if isinstance(op, Drain) else op.gm * op.gn
         return isa.DRAIN.encode(n=words, fuse=fuse, **self._target(key, op))

@@ -6,8 +6,7 @@ import hashlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -20,59 +19,26 @@ from kohakutpu.lang.source import located
 from kohakutpu.lang.trace import Constant, Contract, Open, Trace
 from kohakutpu.machine import Machine, to_yaml
 
-from . import bands, cluster, cluster_published, elementwise, fusion, padding, relayout, rows, tiles
+from . import bands, cluster, cluster_published, elementwise, fusion, ksplit, padding, relayout, rows, tiles
 from .artifact import Artifact, BufferImage, Round, Stage, StatementRecord, Writer
 from .assign import assign
 from .core import CoreState
 from .deal import deal, deal_runs
 from .expressions import memory_constant, register_constant
 from .layouts import KBLOCK, Flat, Layout, Tile
+from .options import Options
 from .placement import Access, Life, Reach, guard, place
 from .predict import predict
 from .programs import l1_room
 from .refusals import PAGE, CompileError, check_fill, check_tile
 from .rounds import Item, by_node, schedule, schedule_published
 from .stages import (
-    ClusterStage, Drain, ElementwiseStage, EpilogueStage, Key, Program, RelayoutStage, RowStage, accessed, build,
+    ClusterStage, Drain, ElementwiseStage, EpilogueStage, Key, Program, RelayoutStage, RowStage, accessed,
 )  # fmt: skip
+from .tiles import AUTO
+from .unrolling import build
 
-LOWERINGS = ("default", "published")
-CONSTANTS = ("registers", "arrays")
-RELAYOUTS = ("machine", "host")
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to compile; none but `constants` changes a value.
-
-    `lowering`: 'default', or 'published' for the published instruction streams. `constants`: in 'registers' (E8M15,
-    truncated), or as 'arrays' in memory (FP16, rounded). `addresses` places buffers by name; with `allow_overlap` those
-    may lie over each other, which only a listing that is never run can want. `preq` names operands of products that
-    are quantised as they are uploaded and lie in memory as MXFP7: half the bytes, fetched at twice the rate.
-    `relayout` says who copies a temp into the order that a product reads: the 'machine', or the 'host'. `layouts` has the
-    byte orders, of one batch element, in which operands lie already.
-    `bands=False` gives every statement over whole buffers a program of its own.
-    """
-
-    lowering: str = "default"
-    constants: str = "registers"
-    addresses: Mapping[str, int] = field(default_factory=dict)
-    allow_overlap: bool = False
-    preq: Collection[str] = ()
-    relayout: str = "machine"
-    layouts: Mapping[str, Layout] = field(default_factory=dict)
-    bands: bool = True
-
-    def __post_init__(self):
-        for name, legal in (("lowering", LOWERINGS), ("constants", CONSTANTS), ("relayout", RELAYOUTS)):
-            if getattr(self, name) not in legal:
-                raise CompileError(f"{name}={getattr(self, name)!r} is none of {', '.join(legal)}")
-        if not isinstance(self.bands, bool):
-            raise CompileError(f"bands={self.bands!r}: expected True or False")
-        if isinstance(self.preq, str):
-            raise CompileError(f"preq={self.preq!r}: expected a collection of operands' names")
-        if self.preq and self.lowering == "published":
-            raise CompileError("preq: the published programs have no operands that are quantised in memory")
+SPLIT_GAIN = 1.05  # how much faster K in parts must be to be chosen: it changes values, and predictions are that far off
 
 
 def compile_kernel(
@@ -84,8 +50,8 @@ def compile_kernel(
 ) -> Artifact:
     """Compile a kernel for operands of these shapes.
 
-    Knobs `gm`, `gn` and `nk` may be "auto" (`settle`). Raises KernelError (CompileError, CannotFuse) with the offending
-    line for everything that cannot be run; what is returned fits the machine.
+    Knobs `gm`, `gn`, `nk` and `ksplit` may be "auto" (`settle`). Raises KernelError (CompileError, CannotFuse) with
+    the offending line for everything that cannot be run; what is returned fits the machine.
     """
     return prepare(kernel, machine, shapes, knobs, options).artifact()
 
@@ -115,12 +81,14 @@ def settle(
     options: Options = Options(),  # noqa: B008 - frozen
 ) -> dict[str, object]:
     """The knobs with a number for each "auto": of the tiles that `tiles` thinks best, the one with the least predicted
-    cycles. Raises CompileError when none fits.
+    cycles; K in parts only where it is a twentieth faster. Raises CompileError when none fits, and where `ksplit` is one
+    number as a knob and another as an option.
     """
+    knobs = _with_ksplit(kernel, knobs, options)
     few = tiles.shortlist(kernel, machine, shapes, knobs, options.preq)
     if len(few) == 1:
         return few[0]
-    best: tuple[int, dict[str, object]] | None = None
+    best: tuple[float, dict[str, object]] | None = None
     refused: CompileError | None = None
     for full in few:
         try:
@@ -128,11 +96,23 @@ def settle(
         except CompileError as error:
             refused = refused or error
             continue
+        if knobs.get("ksplit") == AUTO and full["ksplit"] > 1:
+            cycles *= SPLIT_GAIN
         if best is None or cycles < best[0]:
             best = cycles, full
     if best is None:
         raise refused
     return best[1]
+
+
+def _with_ksplit(kernel: Kernel, knobs: Mapping[str, object], options: Options) -> Mapping[str, object]:
+    """The knobs with `Options.ksplit` among them; "auto" does not touch a number that is given."""
+    given = knobs.get("ksplit", AUTO)
+    if options.ksplit is None or (options.ksplit == AUTO and given != AUTO):
+        return knobs
+    if given not in (AUTO, options.ksplit):
+        raise CompileError(f"ksplit={given} as a knob and ksplit={options.ksplit} as an option; give one", kernel.source)
+    return {**knobs, "ksplit": options.ksplit}
 
 
 class Compilation:
@@ -199,6 +179,10 @@ class Compilation:
                 raise CompileError(
                     f"machine {self.machine.name} has no {what}, and this needs one", self.sources[statement]
                 )
+            if isinstance(stage, ClusterStage):
+                ksplit.check(stage, self.trace.ksplit, self.machine, self.sources, self.published)
+        if self.trace.ksplit > 1 and not any(isinstance(stage, ClusterStage) for stage in self.program.stages):
+            raise CompileError(f"ksplit={self.trace.ksplit}: there is no product here whose K could be cut", self.trace.source)
         mantissas = {unit.mantissa for unit in self.machine.clusters}
         if len(mantissas) > 1:
             raise CompileError(
@@ -365,7 +349,7 @@ class Compilation:
         program = self.program.stages
         for number, stage in enumerate(program):
             if isinstance(stage, ClusterStage):
-                record, streams, queues = self._cluster(stage, program[number + 1] if stage.sends else None)
+                record, streams, phases = self._cluster(stage, program[number + 1] if stage.sends else None)
             elif isinstance(stage, EpilogueStage):
                 nodes = deal(stage.instances, list(self.units["vector"]))
                 words = len(stage.instances) * stage.gm * stage.gn
@@ -398,8 +382,9 @@ class Compilation:
                 rounds += schedule_published(number, record.unit, streams, record.nodes, credit, staging)
             else:
                 if record.unit == "vector":
-                    queues = by_node(streams, record.nodes)
-                rounds += schedule(number, record.unit, queues, credit, staging)
+                    phases = [by_node(streams, record.nodes)]
+                for place, queues in enumerate(phases, 1):
+                    rounds += schedule(number, record.unit, queues, credit, staging, ends=place == len(phases))
         trace = self.trace
         return Artifact(
             kernel=trace.name,
@@ -433,7 +418,7 @@ class Compilation:
         return sorted(ranks, key=ranks.get)
 
     def _cluster(self, stage: ClusterStage, epilogue: EpilogueStage | None):
-        """The stage's record, its payloads by instance (as published), and by node (by default)."""
+        """The stage's record, its payloads by instance (as published), and by phase and node (by default)."""
         units = self.units["cluster"]
         receivers: dict = {}
         span = 0
@@ -444,20 +429,30 @@ class Compilation:
             counts = fusion.acknowledgements(stage)
             acks = {key: (receivers[key], counts[key]) for key in sorted(counts) if counts[key]}
         streams: dict[Key, list[int]] = {}
-        queues: dict[int, list[Item]] = {}
+        phases: list[dict[int, list[Item]]] = []
+        helpers: dict[Key, tuple[int, ...]] = {}
+        parts = ksplit.parts_of(stage, self.trace.ksplit, self.sources)
+        places = cluster.Places(self.images, receivers, self.machine.agent.node, span)
         if self.published:
             nodes = deal(stage.programs, list(units))
             streams = cluster_published.lower(
                 stage, nodes, units, self.images, receivers, self.machine.agent.node, span, self.sources
             )
+        elif parts > 1:
+            teams = ksplit.teams(len(stage.programs), self._spread(), parts)
+            dealt = deal_runs(cluster.arrange(stage, units), range(len(teams)))
+            work = [(teams[number], keys) for number, keys in dealt.items()]
+            nodes = {key: team[0] for team, keys in work for key in keys}
+            helpers = {key: team[1:] for team, keys in work for key in keys}
+            phases = cluster.lower_phases(ksplit.divide(stage, work, self.sources), units, places, self.sources)
         else:
-            order = deal_runs(cluster.arrange(stage, units), self._spread())
+            order = deal_runs(cluster.arrange(stage, units), self._spread()[: len(stage.programs)])
             nodes = {key: node for node, keys in order.items() for key in keys}
-            places = cluster.Places(self.images, receivers, self.machine.agent.node, span)
-            queues = cluster.lower(stage, order, units, places, self.sources)
+            phases = [cluster.lower(stage, order, units, places, self.sources)]
         drains = (op for program in stage.programs.values() for op in program if isinstance(op, Drain))
         words = sum(self.images[op.buffer].layout.words for op in drains)
-        return Stage("cluster", stage.grid, nodes, acks, tuple(stage.statements), words), streams, queues
+        record = Stage("cluster", stage.grid, nodes, acks, tuple(stage.statements), words, helpers=helpers)
+        return record, streams, phases
 
     # ---- who wrote what ----
 

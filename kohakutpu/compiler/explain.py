@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 
 from kohakutpu.isa import cluster, vector
 from kohakutpu.isa.cluster import Op, Side
+from kohakutpu.isa.signals import Buffer
 from kohakutpu.isa.vector import DescField, Envelope, Opcode
 from kohakutpu.machine import Machine
 from kohakutpu.wording import counted
 
 from .artifact import UNIT_NAMES, Artifact
 from .predict import Prediction, predict
-from .tiles import KNOBS, Choice
+from .tiles import KNOBS, KSPLIT, Choice
 
 # What limits a stage, in words, and what moves it.
 LIMITS = {
@@ -135,14 +136,33 @@ def explain(artifact: Artifact, machine: Machine, simulated: Sequence[float] | N
         lines.append(f"  limited by {what}; moved by {knob}")
         idle = _units(machine, stage.unit) - time.nodes
         if stage.unit == "cluster" and idle:
-            lines.append(f"  {counted(idle, 'cluster')} without work: {counted(len(stage.nodes), 'tile')}; smaller gm or gn makes more")
+            lines.append(
+                f"  {counted(idle, 'cluster')} without work: {counted(len(stage.nodes), 'tile')}; smaller gm or gn makes more, and "
+                "ksplit gives a tile several clusters"
+            )
+        if stage.helpers:
+            lines.append(f"  {_parts(artifact, number)}")
     lines += _padding(artifact)
-    held = {name: artifact.knobs[name] for name in KNOBS if name in artifact.knobs}
+    held = {name: artifact.knobs[name] for name in (*KNOBS, KSPLIT) if name in artifact.knobs}
     for choice in better:
         knobs = " ".join(f"{name}={value}" for name, value in choice.knobs.items())
         mark = " (now)" if choice.knobs == held else ""
         lines.append(f"tile {knobs}: about {choice.cycles:,.0f} cycles for the products{mark}")
     return "\n".join(lines)
+
+
+def _parts(artifact: Artifact, number: int) -> str:
+    """How many clusters a tile has, and in how many awaited phases its parts are added up and leave."""
+    stage = artifact.stages[number]
+    sizes = {1 + len(nodes) for nodes in stage.helpers.values()}
+    sums = sum(
+        i.op == Op.DRAIN and i.dnode and i.dbuf == Buffer.ACCUMULATOR
+        for i in (cluster.decode(payload) for _, _, payload in payloads(artifact, number))
+    )
+    return (
+        f"K is in {counted(max(sizes), 'part')}, each on a cluster of its own: {counted(sums, 'sum')} sent to another cluster, in "
+        f"{counted(len(list(artifact.chains(number))), 'phase')} that the host awaits"
+    )
 
 
 def _beside(prediction: Prediction, simulated: Sequence[float] | None) -> str:

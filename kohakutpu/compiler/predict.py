@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 
 from kohakutpu.isa import cluster, vector
 from kohakutpu.isa.cluster import Op
+from kohakutpu.isa.flit import node, xy
+from kohakutpu.isa.signals import Buffer
 from kohakutpu.isa.vector import DescField, Envelope, Opcode, Source
 from kohakutpu.machine import Machine
 
@@ -33,6 +35,7 @@ SWEEP_TAIL = 29  # from a sweep's last issue to its last word in the result queu
 SHORTEST = 5
 BURST = 9 / 8  # flits of a burst for each of its words
 QUEUE = 128
+GRANULES = 2  # of a sub-tile that leaves as accumulator floats
 MOST_WORDS = 20_000  # of one run that are looked at; loops beyond are scaled
 
 
@@ -76,6 +79,7 @@ def predict(artifact: Artifact, machine: Machine) -> Prediction:
 class _Unit:
     """When a unit is free, and what it holds that later instructions need."""
 
+    node: int
     port: int
     hops: int  # to the port
     free: float = 0.0
@@ -87,6 +91,12 @@ class _Unit:
     scalars: dict[int, int] = field(default_factory=dict)
 
 
+def _hops(a: int, b: int) -> int:
+    """Links between two nodes, those of their endpoints included."""
+    (ax, ay), (bx, by) = xy(a), xy(b)
+    return abs(ax - bx) + abs(ay - by) + 1
+
+
 class _Clock:
     def __init__(self, artifact: Artifact, machine: Machine):
         self.artifact = artifact
@@ -96,10 +106,11 @@ class _Clock:
         self.units = {}
         for unit in machine.units:
             port = machine.port_of(unit)
-            self.units[unit.node] = _Unit(port.node, abs(unit.x - port.x) + abs(unit.y - port.y) + 1)
+            self.units[unit.node] = _Unit(unit.node, port.node, _hops(unit.node, port.node))
         self.reads: Counter[int] = Counter()  # when each port has answered everything so far
         self.writes: Counter[int] = Counter()
         self.now = 0.0
+        self.heard: set[int] = set()  # clusters that other clusters' sums go to in this chain
 
     def run(self) -> Prediction:
         stages = [StageTime(stage.unit) for stage in self.artifact.stages]
@@ -110,11 +121,12 @@ class _Clock:
         for chain in self.artifact.chains():
             begin, time = self.now, stages[chain[0].stage]
             busy = (Counter(), Counter())
+            self.heard.clear()
             for unit in self.units.values():
                 unit.work, unit.free = 0.0, max(unit.free, begin)
             arrivals, handing = self._hand_out(chain)
             self._work(time.unit, arrivals, busy)
-            nodes = [self.units[node] for node in arrivals]
+            nodes = [self.units[at] for at in arrivals.keys() | self.heard]
             ready = max([unit.free + HOP * (unit.hops + 1) for unit in nodes], default=self.now)
             self.now = max(self.now, ready) + POLL / 2 + 4 * len(arrivals)
             if chain[-1].ends_stage and self.artifact.stages[chain[-1].stage].words:
@@ -145,8 +157,7 @@ class _Clock:
                 while now < sent:
                     now += POLL
                 now += KICK_WRITES
-                x, y = step.node & 15, step.node >> 4
-                far = DISPATCH + HOP * (abs(x - self.agent.x) + abs(y - self.agent.y) + 1)
+                far = DISPATCH + HOP * _hops(step.node, self.agent.node)
                 queue = arrivals.setdefault(step.node, [])
                 for position, flit in enumerate(round_.flits[step.base : step.base + step.count]):
                     queue.append((now + far + FLIT_WORDS * position, flit.payload))
@@ -158,15 +169,15 @@ class _Clock:
     def _work(self, kind: str, arrivals: dict[int, list[tuple[float, int]]], busy) -> None:
         """Let every node do what it was sent; whoever begins an instruction first has the port first."""
         step = self._cluster if kind == "cluster" else self._vector
-        heap = [(max(queue[0][0], self.units[node].free), node, 0) for node, queue in arrivals.items()]
+        heap = [(max(queue[0][0], self.units[at].free), at, 0) for at, queue in arrivals.items()]
         heapq.heapify(heap)
         while heap:
-            start, node, position = heapq.heappop(heap)
-            unit = self.units[node]
-            step(unit, start, arrivals[node][position][1], busy)
+            start, at, position = heapq.heappop(heap)
+            unit = self.units[at]
+            step(unit, start, arrivals[at][position][1], busy)
             position += 1
-            if position < len(arrivals[node]):
-                heapq.heappush(heap, (max(arrivals[node][position][0], unit.free), node, position))
+            if position < len(arrivals[at]):
+                heapq.heappush(heap, (max(arrivals[at][position][0], unit.free), at, position))
 
     def _read(self, unit: _Unit, asked: float, cycles: float, busy) -> float:
         """When a port has sent what takes it `cycles`, asked for in cycle `asked`."""
@@ -205,6 +216,13 @@ class _Clock:
         else:
             first = max(start + 1, unit.sweep_end + 20, unit.gone) + 9
             words = max(i.n, 1)
+            if i.dnode and i.dbuf == Buffer.ACCUMULATOR:
+                words *= GRANULES
+                # The receiver's DATA_RECEIVED is awaited too, from as far away as the sums come.
+                target = self.units[node(i.dst_x, i.dst_y)]
+                first = max(first, target.sweep_end + 22)
+                target.free = max(target.free, first + words * BURST + HOP * _hops(unit.node, target.node))
+                self.heard.add(target.node)
             unit.gone = unit.free = first + words * BURST if i.dnode else self._write(unit, first, words, busy)
 
     # ---- vector cores ----

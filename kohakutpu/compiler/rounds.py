@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from kohakutpu.isa import cluster as isa
 from kohakutpu.isa.flit import Flit, FlitType, node
+from kohakutpu.isa.signals import Buffer
 
 from .artifact import Await, Kick, Round, Seed, Step
 from .refusals import COMMANDS, WBURST
@@ -33,7 +34,8 @@ def _acknowledged(unit: str, payload: int) -> tuple[int, int] | None:
     i = isa.decode(payload)
     if unit != "cluster" or i.op != isa.Op.DRAIN or not i.dnode or not i.dflags & 1:
         return None
-    return node(i.dst_x, i.dst_y), math.ceil(i.n / WBURST)
+    granules = 2 * i.n if i.dbuf == Buffer.ACCUMULATOR else i.n
+    return node(i.dst_x, i.dst_y), math.ceil(granules / WBURST)
 
 
 def schedule_published(
@@ -50,8 +52,10 @@ def schedule_published(
     return _rounds(number, unit, chains, credit)
 
 
-def schedule(number: int, unit: str, queues: Mapping[int, Sequence[Item]], credit: int, staging: int) -> list[Round]:
-    """The rounds of stage `number`, whose nodes are sent these items in order."""
+def schedule(
+    number: int, unit: str, queues: Mapping[int, Sequence[Item]], credit: int, staging: int, ends: bool = True
+) -> list[Round]:
+    """The rounds of stage `number`, whose nodes are sent these items in order; all of it, unless it does not end there."""
     chains: list[list[Sequence[Window]]] = []
     for group in _groups(queues, credit, staging):
         kicks = credit
@@ -61,7 +65,7 @@ def schedule(number: int, unit: str, queues: Mapping[int, Sequence[Item]], credi
                 kicks = 0
             chains[-1].append(windows)
             kicks += len(windows)
-    return _rounds(number, unit, chains, credit)
+    return _rounds(number, unit, chains, credit, ends)
 
 
 def by_node(streams: Mapping[Key, Sequence[int]], nodes: Mapping[Key, int]) -> dict[int, list[Item]]:
@@ -143,7 +147,7 @@ def _groups(queues: Mapping[int, Sequence[Item]], credit: int, staging: int) -> 
     return _cut(list(queues), most)
 
 
-def _rounds(number: int, unit: str, chains: Sequence[Sequence[Sequence[Window]]], credit: int) -> list[Round]:
+def _rounds(number: int, unit: str, chains: Sequence[Sequence[Sequence[Window]]], credit: int, ends: bool = True) -> list[Round]:
     rounds = []
     for chain in chains:
         signals: Counter[int] = Counter()
@@ -167,6 +171,6 @@ def _rounds(number: int, unit: str, chains: Sequence[Sequence[Sequence[Window]]]
                     owners.append(key)
             if windows is chain[-1]:
                 steps += [Await(n, count, acks[n]) for n, count in signals.items()]
-            ends = windows is chain[-1] and chain is chains[-1]
-            rounds.append(Round(number, tuple(flits), tuple(owners), tuple(steps), ends))
+            last = ends and windows is chain[-1] and chain is chains[-1]
+            rounds.append(Round(number, tuple(flits), tuple(owners), tuple(steps), last))
     return rounds

@@ -1,4 +1,4 @@
-"""The tile chooser: `gm`, `gn` and `nk` of a kernel whose knobs say "auto" (docs/planning.md).
+"""The tile chooser: `gm`, `gn`, `nk` and `ksplit` of a kernel whose knobs say "auto" (docs/planning.md).
 
 Every tile that the machine can hold is given the cycles that it would take by a closed formula: sweeps, or the fetching of
 their operands where that takes longer, shared ports, what a tile takes to leave, and what it takes to begin. The least
@@ -31,9 +31,11 @@ from .refusals import CompileError
 
 AUTO = "auto"
 KNOBS = ("gm", "gn", "nk")
+KSPLIT = "ksplit"
 # Cycles, from docs/microarchitecture: an entry that is converted and one that is not, a FILL beyond its entries, one
 # flit through staging and dispatch, a kick's registers and polls, a short sweep's K block, bursts of 8 words in 9 flits.
 CONVERTED, STORED, FILL_EXTRA, FLIT, KICK, SHORTEST, BURST = 8, 4, 25, 10, 55, 5, 9 / 8
+JOIN = 200  # a phase of its own for a level of sums, or for tiles that leave: polls, staging, kicks
 STAGE = 15  # three flits that set a cluster going
 RESULT_QUEUE = 128
 COMPARED, FEW_SWEEPS = 8, 600  # how many tiles are compiled to be compared, and of how many sweeps at most
@@ -64,17 +66,20 @@ class Product:
 
 @dataclass(frozen=True)
 class Choice:
-    """A tile, the cycles that it is expected to take, and how many sweeps it makes in all."""
+    """A tile, the cycles that it is expected to take, how many sweeps it makes in all, and the parts that K is cut into."""
 
     gm: int
     gn: int
     nk: int
     cycles: float
     sweeps: int
+    ksplit: int = 1
 
     @property
     def knobs(self) -> dict[str, int]:
-        return {"gm": self.gm, "gn": self.gn, "nk": self.nk}
+        """As a trace shows them: `ksplit` only where it cuts."""
+        tile = {"gm": self.gm, "gn": self.gn, "nk": self.nk}
+        return tile | {KSPLIT: self.ksplit} if self.ksplit > 1 else tile
 
     @property
     def intensity(self) -> float:
@@ -84,7 +89,7 @@ class Choice:
     @property
     def rank(self) -> tuple:
         powers = sum(value & (value - 1) != 0 for value in (self.gm, self.gn, self.nk))
-        return (round(self.cycles), -round(self.intensity * 4096), powers, abs(self.gm - self.gn), self.nk)
+        return (round(self.cycles), self.ksplit, -round(self.intensity * 4096), powers, abs(self.gm - self.gn), self.nk)
 
 
 def shortlist(
@@ -94,18 +99,23 @@ def shortlist(
     knobs: Mapping[str, object],
     preq: Collection[str] = (),
 ) -> list[dict[str, object]]:
-    """The knobs with numbers for those of gm, gn and nk that are "auto", the best first; one where the product is large.
+    """The knobs with numbers for those of gm, gn, nk and ksplit that are "auto", the best first; one where the product is
+    large. Where ksplit is to be chosen, these are first for K whole, then for K in parts.
 
     Raises CompileError when no tile fits, and for a knob that is "auto" and none of these.
     """
     wanted = {name for name, value in kernel.settings(knobs).items() if value == AUTO}
     if not wanted:
         return [dict(knobs)]
-    other = sorted(wanted - set(KNOBS))
+    other = sorted(wanted - {*KNOBS, KSPLIT})
     if other:
-        raise CompileError(f"the knob {other[0]} cannot be chosen: only {', '.join(KNOBS)} may be {AUTO!r}", kernel.source)
+        raise CompileError(
+            f"the knob {other[0]} cannot be chosen: only {', '.join((*KNOBS, KSPLIT))} may be {AUTO!r}", kernel.source
+        )
     found = list(candidates(kernel, machine, shapes, knobs, preq))
     if not found:
+        if wanted == {KSPLIT}:  # its tiles are no knobs, or do not fit, which compiling says by name
+            return [dict(knobs) | {KSPLIT: parts} for parts in _splits(kernel, knobs, machine)[:COMPARED]]
         trace = kernel.trace(**(dict(knobs) | dict.fromkeys(wanted, 1)))
         tilings = list(products(trace, kernel.solve(shapes), preq))
         if not tilings:
@@ -119,12 +129,21 @@ def shortlist(
             ),
             tilings[0].source,
         )  # fmt: skip
-    few = [choice for choice in found[:COMPARED] if choice.sweeps <= FEW_SWEEPS] or found[:1]
-    return [dict(knobs) | {name: choice.knobs[name] for name in wanted} for choice in few]
+    few = []
+    for cut in (False, True) if KSPLIT in wanted else (None,):
+        ranked = [choice for choice in found if cut in (None, choice.ksplit > 1)]
+        few += [choice for choice in ranked[:COMPARED] if choice.sweeps <= FEW_SWEEPS] or ranked[:1]
+    return [dict(knobs) | {name: (choice.knobs | {KSPLIT: choice.ksplit})[name] for name in wanted} for choice in few]
 
 
 def _fixed(kernel: Kernel, knobs: Mapping[str, object]) -> dict[str, int]:
     return {name: value for name, value in knobs.items() if name in KNOBS and value != AUTO and name in kernel.knobs}
+
+
+def _splits(kernel: Kernel, knobs: Mapping[str, object], machine: Machine) -> list[int]:
+    """The parts of K that may be tried: the given ones, or up to one a cluster."""
+    given = kernel.settings(knobs)[KSPLIT]
+    return list(range(1, max(len(machine.clusters), 1) + 1)) if given == AUTO else [given]
 
 
 def candidates(
@@ -134,13 +153,14 @@ def candidates(
     knobs: Mapping[str, object],
     preq: Collection[str] = (),
 ) -> Iterator[Choice]:
-    """Tiles for a kernel, the best first, with the given ones of gm, gn and nk (not those that are "auto") kept."""
+    """Tiles for a kernel, the best first, with the given ones of gm, gn, nk and ksplit (not those that are "auto") kept."""
     tile_knobs = [name for name in KNOBS if name in kernel.knobs]
     fixed = _fixed(kernel, knobs)
-    trace = kernel.trace(**(dict(knobs) | {name: fixed.get(name, 1) for name in tile_knobs}))
+    ones = {name: fixed.get(name, 1) for name in tile_knobs} | {KSPLIT: 1}
+    trace = kernel.trace(**(dict(knobs) | ones))
     tilings = list(products(trace, kernel.solve(shapes), preq))
     if tilings and tile_knobs:
-        yield from sorted(choices(tilings, machine, fixed), key=lambda choice: choice.rank)
+        yield from sorted(choices(tilings, machine, fixed, _splits(kernel, knobs, machine)), key=lambda choice: choice.rank)
 
 
 def products(trace: Trace, extents: Extents, preq: Collection[str] = ()) -> Iterator[Product]:
@@ -184,8 +204,11 @@ def _groups(groups: int, most: int) -> list[int]:
     return sorted(size for size in cuts | powers if size <= most)
 
 
-def choices(tilings: list[Product], machine: Machine, fixed: Mapping[str, int] = {}) -> Iterator[Choice]:  # noqa: B006
-    """Every tile that fits the machine, with its cycles; `fixed` knobs are taken as they are."""
+def choices(
+    tilings: list[Product], machine: Machine, fixed: Mapping[str, int] = {}, splits: Collection[int] = (1,)  # noqa: B006
+) -> Iterator[Choice]:
+    """Every tile that fits the machine, with its cycles, in each of `splits` parts of K; `fixed` knobs are taken as they
+    are. No more parts than chunks are tried."""
     if not machine.clusters:
         return
     blocks = max(math.ceil(t.k / KBLOCK) for t in tilings)
@@ -200,9 +223,13 @@ def choices(tilings: list[Product], machine: Machine, fixed: Mapping[str, int] =
             for gn in [fixed["gn"]] if "gn" in fixed else _groups(columns, room[1]):
                 if gm * gn > store or gm > room[0] or gn > room[1]:
                     continue
-                if all(_fits(t, machine, gm, gn) for t in tilings):
-                    expected = sum(cycles(t, machine, gm, gn, nk) for t in tilings)
-                    yield Choice(gm, gn, nk, expected, chunks * sum(_instances(t, gm, gn) * t.products for t in tilings))
+                if not all(_fits(t, machine, gm, gn) for t in tilings):
+                    continue
+                sweeps = chunks * sum(_instances(t, gm, gn) * t.products for t in tilings)
+                for parts in dict.fromkeys(min(split, chunks) for split in splits):
+                    if parts <= len(machine.clusters):
+                        expected = sum(cycles(t, machine, gm, gn, nk, parts) for t in tilings)
+                        yield Choice(gm, gn, nk, expected, sweeps, parts)
 
 
 def _room(entries: int, chunks: int) -> int:
@@ -228,16 +255,20 @@ def _instances(tiling: Product, gm: int, gn: int) -> int:
     return tiling.batch * math.ceil(tiling.m / (LANES * gm)) * math.ceil(tiling.n / (LANES * gn))
 
 
-def cycles(tiling: Product, machine: Machine, gm: int, gn: int, nk: int) -> float:
-    """Cycles of a tiling, in closed form: the busiest cluster's sweeps, fetches that they do not hide, begin and end."""
+def cycles(tiling: Product, machine: Machine, gm: int, gn: int, nk: int, parts: int = 1) -> float:
+    """Cycles of a tiling, in closed form: the busiest cluster's sweeps, fetches that they do not hide, begin and end; with K
+    in parts, what it takes to add them up too."""
     clusters = len(machine.clusters)
     ports = Counter(machine.port_of(unit).node for unit in machine.clusters)
     instances = _instances(tiling, gm, gn)
-    busy = min(instances, clusters)
-    shared = math.ceil(busy / len(ports)) if busy < clusters else max(ports.values())
-    each = math.ceil(instances / clusters)
-    rows = math.ceil(tiling.m / (LANES * gm))
     chunks = math.ceil(math.ceil(tiling.k / KBLOCK) / nk)
+    parts = min(parts, chunks)
+    teams = clusters // parts
+    busy = min(instances, teams) * parts
+    shared = math.ceil(busy / len(ports)) if busy < clusters else max(ports.values())
+    each = math.ceil(instances / teams)
+    rows = math.ceil(tiling.m / (LANES * gm))
+    chunks = math.ceil(chunks / parts)
     subtiles = gm * gn
     sweep = max(subtiles, SHORTEST) * nk
     sweeps = each * tiling.products * chunks
@@ -256,4 +287,8 @@ def cycles(tiling: Product, machine: Machine, gm: int, gn: int, nk: int) -> floa
     first = shared * (fill_a + fill_b) + 2 * latency
     steady = max(waiting + each * tiling.products * held, port, handing) + handing / 16
     leaving = max(subtiles * BURST * shared - subtiles, 0)
-    return (STAGE + KICK) * busy + first + steady + leaving + latency
+    joining = 0.0
+    if parts > 1:
+        levels = math.ceil(math.log2(parts))
+        joining = each * tiling.products * (levels * (2 * subtiles * BURST + JOIN) + subtiles * BURST + JOIN)
+    return (STAGE + KICK) * busy + first + steady + joining + leaving + latency

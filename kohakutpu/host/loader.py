@@ -162,7 +162,7 @@ class Loader:
         stage took. Raises as `run` does."""
         self._restore()
         self.transport.walked = artifact.walked()
-        self._kinds = {at: UNIT_TYPES[stage.unit] for stage in artifact.stages for at in stage.nodes.values()}
+        self._kinds = {at: UNIT_TYPES[stage.unit] for stage in artifact.stages for at in stage.units}
         ends = [self.transport.now]
         written = self._written()
         done = 0

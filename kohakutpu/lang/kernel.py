@@ -25,7 +25,7 @@ from .trace import ELEMENTS, Buffer, Trace
 from .values import Handle, positive
 
 DEFAULT_PART = 8192
-RESERVED = {"fuse": True, "part": DEFAULT_PART}
+RESERVED = {"fuse": True, "part": DEFAULT_PART, "ksplit": 1}
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Kernel:
         return [port for port in self.ports.values() if port.role == "out"]
 
     def settings(self, knobs: Mapping[str, object]) -> dict[str, object]:
-        """Every knob, the reserved `fuse` and `part` included, with the given ones in place of their defaults."""
+        """Every knob, the reserved `fuse`, `part` and `ksplit` included, with the given ones in place of their defaults."""
         allowed = RESERVED | self.knobs
         for name in knobs:
             if name not in allowed:
@@ -208,6 +208,7 @@ class Kernel:
         Raises KernelError with the offending line.
         """
         full = self.settings(knobs)
+        positive(full["ksplit"], f"{self.name}: knob ksplit", self.source)
         if not all(tells_all(value) for value in full.values()):
             return self._record(full)
         key = tuple(sorted((name, repr(value)) for name, value in full.items()))
@@ -235,6 +236,8 @@ class Kernel:
         if recorder.never_written:
             raise KernelError(f"{self.name} never writes {', '.join(recorder.never_written)}", self.source)
         shown = {name: value for name, value in full.items() if name in self.knobs or name in RESERVED}
+        if shown["ksplit"] == 1 and "ksplit" not in self.knobs:
+            del shown["ksplit"]
         return Trace(
             self.name,
             buffers,
@@ -242,6 +245,7 @@ class Kernel:
             shown,
             full["fuse"],
             full["part"],
+            full["ksplit"],
             recorder.fresh_count,
             self.source,
         )

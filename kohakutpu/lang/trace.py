@@ -342,7 +342,8 @@ Node = Statement | Loop | Units
 
 @dataclass(frozen=True)
 class Trace:
-    """One kernel at one setting of its knobs. `fuse` and `part` are the reserved knobs; neither changes a value."""
+    """One kernel at one setting of its knobs. `fuse`, `part` and `ksplit` are the reserved knobs; only `ksplit`, the parts
+    that the contractions of an accumulator are cut into, changes a value (`docs/kernels.md`, "Parts of K")."""
 
     name: str
     buffers: Mapping[str, Buffer]  # ports in the order of the signature, then temporaries
@@ -350,6 +351,7 @@ class Trace:
     knobs: Mapping[str, object]
     fuse: bool
     part: int
+    ksplit: int
     fresh: int  # names numbered so far; whoever needs more (a landed tile) goes on from here
     source: Source
     statements: tuple[Statement, ...] = field(init=False)  # in source order; `statements[n].id == n`

@@ -107,6 +107,57 @@ def overflows(words: np.ndarray) -> np.ndarray:
     return (magnitude >= e8m15.constant(OVERFLOWS)) & (magnitude < 0x7F8000)
 
 
+class _Accumulator:
+    """A tile's sum in the accumulator float, uint32[rows, columns].
+
+    In one part, products are added as they come. In several, contractions are kept until the sum is asked for, since
+    how many there are says where they are cut.
+    """
+
+    def __init__(self, shape: tuple[int, int], held: AccumulatorFormat, parts: int):
+        self.shape = shape
+        self.held = held
+        self.parts = parts
+        self._sum = np.zeros(shape, np.uint32)
+        self._contractions: list[list[np.ndarray]] = []
+        self._summed = True
+
+    def add(self, products: list[np.ndarray]) -> None:
+        """One contraction: the products of its blocks, in ascending order."""
+        if self.parts == 1:
+            self._sum = self._chain(self._sum, products)
+        else:
+            self._contractions.append(products)
+            self._summed = False
+
+    def _chain(self, total: np.ndarray, products: list[np.ndarray]) -> np.ndarray:
+        for product in products:
+            total = self.held.add(total, product)
+        return total
+
+    @property
+    def value(self) -> np.ndarray:
+        """The sum of everything added so far."""
+        if not self._summed:
+            self._sum, self._summed = self._in_parts(), True
+        return self._sum
+
+    def _in_parts(self) -> np.ndarray:
+        """Runs of contractions, the first of them one longer where they do not come out even, each a chain of its own from
+        zero; then neighbours, and neighbours of those, added until one is left."""
+        parts = min(self.parts, len(self._contractions))
+        size, longer = divmod(len(self._contractions), parts)
+        sums, first = [], 0
+        for part in range(parts):
+            end = first + size + (part < longer)
+            sums.append(self._chain(np.zeros(self.shape, np.uint32), sum(self._contractions[first:end], [])))
+            first = end
+        while len(sums) > 1:
+            pairs = [self.held.add(a, b) for a, b in zip(sums[::2], sums[1::2], strict=False)]
+            sums = pairs + sums[len(pairs) * 2 :]
+        return sums[0]
+
+
 class _Run(Walk):
     """In machine arithmetic. `saturated` has, by statement, how many elements overflowed, and where the first did."""
 
@@ -118,11 +169,11 @@ class _Run(Walk):
         self.exp2_wrap = exp2_wrap
         self.saturated: dict[int, Saturation] = {}
 
-    def zeros(self, rows: int, columns: int) -> np.ndarray:
-        return np.zeros((rows, columns), np.uint32)
+    def zeros(self, rows: int, columns: int) -> _Accumulator:
+        return _Accumulator((rows, columns), self.format, self.trace.ksplit)
 
     def tile(self, name: str) -> np.ndarray:
-        return self.format.to_fp16(self.tiles[name])
+        return self.format.to_fp16(self.tiles[name].value)
 
     def operand(self, part: Slice, rows: int, blocks: int, known, source) -> tuple[np.ndarray, np.ndarray]:
         """A slice as quantised entries, zeros where it was cut: q int8[groups, blocks, 4, 32], scale uint8[groups,
@@ -142,21 +193,22 @@ class _Run(Walk):
         blocks = statement.a.axes[1].step // KBLOCK
         qa, sa = self.operand(statement.a, rows, blocks, known, statement.source)
         qb, sb = self.operand(statement.b, columns, blocks, known, statement.source)
+        products = []
         for block in range(blocks):
             sums = mxfp7.outer_products(qa[:, block], qb[:, block])
             product = self.format.from_block(
                 sums.transpose(0, 2, 1, 3).reshape(rows, columns),
                 sa[:, block].reshape(rows, 1), sb[:, block].reshape(1, columns), mxfp7.ANCHOR,
             )  # fmt: skip
-            tile = self.format.add(tile, product)
-        self.tiles[statement.accumulator] = tile
+            products.append(product)
+        tile.add(products)
 
     # ---- expressions -----------------------------------------------------------------------------------
 
     def evaluate(self, expression: Expression, shape, tiles, known, statement: Statement) -> np.ndarray:
         """FP16 patterns of `shape`: each node once, in order, in E8M15."""
         for name in tiles:
-            held = np.abs(self.format.to_float(self.tiles[name]))[tuple(slice(0, extent) for extent in shape)]
+            held = np.abs(self.format.to_float(self.tiles[name].value))[tuple(slice(0, extent) for extent in shape)]
             self.note(held >= OVERFLOWS, statement)
         if expression.is_copy and isinstance(expression.nodes[0], TileLeaf):
             return tiles[expression.nodes[0].accumulator]

@@ -32,12 +32,12 @@ class Walk:
         self.extents = extents
         self.values: dict[str, np.ndarray] = {}
         self.writers: dict[str, np.ndarray] = {}
-        self.tiles: dict[str, np.ndarray] = {}
+        self.tiles: dict[str, object] = {}  # by accumulator, what `zeros` made of it
 
     # ---- what a subclass computes ----
 
-    def zeros(self, rows: int, columns: int) -> np.ndarray:
-        """A new accumulator."""
+    def zeros(self, rows: int, columns: int) -> object:
+        """A new accumulator, in whatever form `contract` and `tile` take it."""
         raise NotImplementedError
 
     def contract(self, statement: Contract, known: dict[str, int]) -> None:

@@ -131,7 +131,7 @@ class Session:
         key = (
             call.kernel, tuple(sorted(shapes.items())),
             tuple(sorted(((n, repr(v) if tells_all(v) else object()) for n, v in call.knobs.items()), key=lambda i: i[0])),
-            options.lowering, options.constants, tuple(sorted(options.preq)), options.relayout, tuple(sorted(layouts.items(), key=lambda i: i[0])),
+            options.lowering, options.constants, tuple(sorted(options.preq)), options.relayout, options.ksplit, tuple(sorted(layouts.items(), key=lambda i: i[0])),
             tuple(sorted(dirt.rows)), tuple(sorted(dirt.columns.items())),
         )  # fmt: skip
         if key not in self._compiled:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kohakutpu import lang as L
-from kohakutpu.compiler import CompileError, Options, compile_kernel, stages
+from kohakutpu.compiler import CompileError, Options, compile_kernel, unrolling
 from kohakutpu.host.simulate import run_reference
 from kohakutpu.kernels import mlp
 from kohakutpu.kernels.linear import linear_silu, matmul
@@ -107,7 +107,7 @@ def test_tiles_beyond_memory_have_no_meaning(knob):
 
 def test_a_loop_that_grows_is_cut_off_while_it_is_unrolled(monkeypatch):
     """Its count is not known before; two statements and what its turns add."""
-    monkeypatch.setattr(stages, "UNROLLED", 1000)
+    monkeypatch.setattr(unrolling, "UNROLLED", 1000)
     with pytest.raises(CompileError, match="unrolls to 1001 statements or more"):
         compile_kernel(shrinking, build_machine(), FLAT)
 

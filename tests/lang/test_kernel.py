@@ -185,9 +185,10 @@ def test_a_kernel_that_does_not_fit_the_memory():
 @pytest.mark.parametrize(
     "knobs, reason",
     [
-        ({"gx": 4}, "no knob 'gx'; it has fuse, part, gm, gn, nk"),
+        ({"gx": 4}, "no knob 'gx'; it has fuse, part, ksplit, gm, gn, nk"),
         ({"fuse": 1}, "fuse is True or False, not 1"),
         ({"part": 0}, "part: expected an integer of at least 1, got 0"),
+        ({"ksplit": 0}, "ksplit: expected an integer of at least 1, got 0"),
         ({"gm": 0}, "tiles: expected an integer of at least 1, got 0"),
         ({"gm": 2.0}, "expected an integer of at least 1, got 2.0"),
         ({"nk": True}, "expected an integer of at least 1, got True"),
