@@ -75,7 +75,7 @@ def test_bytes_are_the_interpreters_or_the_call_is_refused(kernel):
 def test_many_calls(kernel):
     split, refused = check_calls(kernel, 300)
     machines, parts = (set(column) for column in zip(*split, strict=True))
-    assert len(split) > 60 and len(machines) == 4 and len(parts) > 3 and refused, "hardly anything was in parts"
+    assert len(split) > 25 and len(machines) == 4 and len(parts) > 3 and refused, "hardly anything was in parts"
 
 
 @pytest.mark.parametrize("machine, parts", [("ship_3x2", 6), ("2x4", 8), ("quad", 3), ("uneven", 2)])
