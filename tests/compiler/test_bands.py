@@ -193,7 +193,7 @@ def check_any(steps, rows, columns, lead, machine, part, constants):
         z <<= full[-1] + w * v
         r <<= numbers[-1] + v
         for temp, value in ((t, x), (u, x), (n, v)):
-            if temp not in full + numbers:
+            if not any(temp is held for held in full + numbers):
                 temp <<= value
 
     made = kernel(body)
