@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from . import relayout
 from .layouts import Layout
-from .stages import ClusterStage, Drain, ElementwiseStage, EpilogueStage, Program, RelayoutStage, RowStage, Sweep
+from .stages import ClusterStage, Program, RelayoutStage, Sweep, accessed
 
 COMPUTED = "elementwise work computed"
 
@@ -44,21 +44,18 @@ def dirt(program: Program, layouts: Mapping[str, Layout], given: Dirt, clean: bo
         before = len(found)
         for stage in program.stages:
             if isinstance(stage, ClusterStage):
-                for ops in stage.programs.values():
-                    sweeps = [op for op in ops if isinstance(op, Sweep)]
-                    rows = any(op.a.buffer in found.rows for op in sweeps)
-                    second = next((op.b.buffer for op in sweeps if op.b.buffer in found.rows), None)
-                    columns = f"a product with {second}, whose rows past the last are not zero, left something in" if second else None
-                    for op in ops:
-                        if isinstance(op, Drain):
-                            found.add(op.buffer, rows, columns)
-            elif isinstance(stage, EpilogueStage):
-                found.add(stage.statement.target.buffer, True, COMPUTED)
-            elif isinstance(stage, (ElementwiseStage, RowStage)):
-                for name in (stage.target, *(result.written.buffer for result in stage.kept)):
-                    found.add(name, True, COMPUTED)
+                # Of the stage as a whole: accumulators may be summed over several programs.
+                sweeps = [op for ops in stage.programs.values() for op in ops if isinstance(op, Sweep)]
+                rows = any(op.a.buffer in found.rows for op in sweeps)
+                second = next((op.b.buffer for op in sweeps if op.b.buffer in found.rows), None)
+                columns = f"a product with {second}, whose rows past the last are not zero, left something in" if second else None
+                for name in accessed(stage).writes:
+                    found.add(name, rows, columns)
             elif isinstance(stage, RelayoutStage):
                 source, target = layouts[stage.source], layouts[stage.target]
                 kept = clean and relayout.keeps_zeros(source, target, stage.source in found.rows)
                 found.add(stage.target, bool(relayout.padding_rows(target)) and not kept, None)
+            else:
+                for name in accessed(stage).writes:
+                    found.add(name, True, COMPUTED)
     return found

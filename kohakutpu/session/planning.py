@@ -99,13 +99,21 @@ class Layoutted:
         return image.address + max(image.bytes, reach.read, reach.written)
 
 
+class Dirty(SessionError):
+    """A copy that is refused for what lies in its source's padding; `copies`, nearest first, are those that may have brought it
+    there and could leave out their padding rows."""
+
+    copies: tuple[str, ...] = ()
+
+
 @dataclass
 class Planner:
-    """Makes the steps of one graph. `clean` keeps the padding rows of copies zero, at the price of more runs."""
+    """Makes the steps of one graph. Copies named in `clean` keep their padding rows zero, at the price of more runs, and
+    of memory that they share with nobody."""
 
     session: Session
     graph: Graph
-    clean: bool
+    clean: frozenset[str] = frozenset()
     steps: list[Step] = field(default_factory=list)
     slots: dict[str, Slot] = field(default_factory=dict)
     accesses: list[Access] = field(default_factory=list)
@@ -113,6 +121,7 @@ class Planner:
     dirt: Dirt = field(default_factory=Dirt)
     homes: dict[Tensor, Slot] = field(default_factory=dict)  # of what kernels have written
     orders: dict[tuple[Tensor, Layout, int], Slot] = field(default_factory=dict)
+    fed: dict[Tensor, list[str]] = field(default_factory=dict)  # copies with dirt in their rows, behind a result, nearest first
 
     def plan(self) -> Layoutted:
         for call in self.graph.calls:
@@ -176,10 +185,16 @@ class Planner:
         dirt = Dirt()
         for port, slot in used.items():
             dirt.add(port, slot.name in self.dirt.rows, self.dirt.columns.get(slot.name))
-        compilation, key = self.session.prepared(call, shapes, given, dirt)
+        try:
+            compilation, key = self.session.prepared(call, shapes, given, dirt)
+        except CompileError as error:
+            raise self._refused(error, call, *device.values()) from error
         for port, tensor in call.operands.items():
             if port not in used:
                 used[port] = self._host(tensor, compilation.images[port])
+        near = [slot.name for slot in used.values() if slot.role == "copy" and slot.name in self.dirt.rows]
+        far = [name for tensor in device.values() for name in self.fed.get(tensor, [])]
+        self.fed |= dict.fromkeys(call.results.values(), list(dict.fromkeys((*near, *far))))
         self._step(call, compilation, key, used, {port: compilation.images[port] for port in call.results})
 
     def _whole(self, call: Call) -> None:
@@ -271,9 +286,12 @@ class Planner:
         source = self.homes[tensor]
         by_host = call.options.relayout == "host"
         cut = None
-        if not by_host:
-            cut = copying.cut_of(source.image, wanted.layout, self.session.machine, self.dirt, self.clean)
         name = f"{source.name}@{wanted.layout.key}"
+        if not by_host:
+            try:
+                cut = copying.cut_of(source.image, wanted.layout, self.session.machine, self.dirt, name in self.clean)
+            except CompileError as error:
+                raise self._refused(error, call, tensor) from error
         image = replace(wanted, name=name, role="temp", shape=tensor.shape)
         slot = Slot(name, "copy", image, tensor)
         if cut is not None:
@@ -286,6 +304,11 @@ class Planner:
         self._access((source.name,), (name,))
         self.steps.append(CopyStep(call, port, source.name, name, cut, range(first, first + 1)))
         return slot
+
+    def _refused(self, error: CompileError, call: Call, *tensors: Tensor) -> SessionError:
+        refusal = Dirty(f"{call.name}: {error.message}", call.source)
+        refusal.copies = tuple(name for tensor in tensors for name in self.fed.get(tensor, []))
+        return refusal
 
     # ---- memory ----
 
@@ -347,11 +370,16 @@ def check(plan: Layoutted) -> None:
 
 def planned(session: Session, graph: Graph) -> Layoutted:
     """The plan of a graph. Raises SessionError for byte orders that cannot be made and for buffers that do not fit."""
-    for clean in (False, True):
+    clean: frozenset[str] = frozenset()
+    while True:
         try:
             return Planner(session, graph, clean).plan()
+        except Dirty as error:
+            session.forget_unplaced()
+            left = [name for name in error.copies if name not in clean]
+            if not left:
+                raise
+            clean |= {left[0]}
         except SessionError:
             session.forget_unplaced()
-            if clean:
-                raise
-    raise AssertionError("unreachable")
+            raise

@@ -92,6 +92,23 @@ def test_padding_between_kernels_stays_out_of_a_block():
     assert not wrong(plan.verify(x=numbers(*X, seed=3)))
 
 
+def test_only_copies_that_matter_keep_their_padding_rows():
+    """Of two copies for 12 rows, the one that a block of K comes to depend on has pages of its own."""
+    session = on_model()
+    w, p = session.pin("w", numbers(32, 32, seed=1)), session.pin("p", numbers(2, 8, 12, seed=2))
+
+    def made(x):
+        n, m = call(softmax, x=x).named("n"), call(softmax, x=x).named("m")
+        v = call(linear_transposed, x=n, w=w, gm=8, gn=8, nk=1).named("v")
+        return call(bmm, a=p, b=v, gm=2, gn=8, nk=1), call(linear_transposed, x=m, w=w, gm=8, gn=8, nk=1)
+
+    plan = session.plan(made, x=X)
+    assert {name: plan.slots[name].cleared for name in plan.slots if "@" in name} == {
+        "n@entry:8x1": True, "m@entry:8x1": False, "v@entry:8x1": False
+    }  # fmt: skip
+    assert not wrong(plan.verify(x=numbers(*X)))
+
+
 def test_rows_that_do_not_fill_a_group_are_refused_where_they_would_matter():
     session = on_model()
     w, p = session.pin("w", numbers(32, 32, seed=1)), session.pin("p", numbers(8, 13, seed=2))
@@ -416,6 +433,23 @@ def test_a_copy_that_is_left_out_shows(monkeypatch):
     session = on_model()
     rows = session.plan(block(session), x=X).verify(x=numbers(*X))
     assert wrong(rows) and wrong(rows)[0].startswith("matmul_2: h")
+
+
+def test_a_machine_with_a_fault_is_caught_at_the_first_kernel_that_it_spoils():
+    machine = load("quad")
+    session = Session(machine, ModelTransport(System(machine, faults=["vector-alu-sign"])))
+    rows = session.plan(block(session), x=X).verify(x=numbers(*X))
+    assert rows[0].equal and wrong(rows)[0].startswith("rmsnorm_1: n 1536 bytes, expected ")
+
+
+def test_an_artifact_for_other_addresses_shows(monkeypatch):
+    """As if instructions were kept without regard to where buffers lie."""
+    original = Session.artifact
+    monkeypatch.setattr(Session, "artifact", lambda self, key, images, make: original(self, key, {}, make))
+    session = on_model()
+    x, w = session.pin("x", numbers(12, 32)), session.pin("w", numbers(32, 32))
+    first, second = (call(matmul, a=x, b=w, **TILE) for _ in range(2))
+    assert first.image.address != second.image.address and (first.read() != second.read()).any()
 
 
 def test_weights_that_are_not_there_show(monkeypatch):
