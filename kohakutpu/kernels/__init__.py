@@ -8,11 +8,11 @@ from .linear import (
 )  # fmt: skip
 from .mlp import gated_mlp, mlp
 from .rows import (
-    group_norm, group_norm_silu, layernorm, rmsnorm, row_max, row_min, row_stats, row_sum, softmax,
+    group_norm, group_norm_silu, in_rows, layernorm, rmsnorm, row_max, row_min, row_stats, row_sum, softmax,
 )  # fmt: skip
 
 __all__ = [
-    "attention", "bmm", "conv2d", "conv2d_bias", "conv2d_bias_staged", "flash_attention", "gated_mlp", "geglu", "group_norm", "group_norm_silu", "layernorm",
+    "attention", "bmm", "conv2d", "conv2d_bias", "conv2d_bias_staged", "flash_attention", "gated_mlp", "geglu", "group_norm", "group_norm_silu", "in_rows", "layernorm",
     "linear_add",
     "linear_add_act", "linear_bias", "linear_bias_act", "linear_gate_add", "linear_gelu", "linear_relu",
     "linear_scale", "linear_silu", "linear_silu_staged", "linear_transposed", "matmul", "mlp", "rmsnorm", "row_max",

@@ -19,6 +19,13 @@ def centred(x):
 
 
 @kernel
+def in_rows(x=L.In(..., M, N), y=L.Out(..., M, N), *, part=8192):
+    """x, which then lies row by row: out of the tiles of a product."""
+    rows = y.rows_from(0)
+    rows <<= x
+
+
+@kernel
 def row_sum(x=L.In(..., M, N), y=L.Out(..., M, 1), *, part=8192):
     """The sum of each row."""
     y <<= L.row_sum(x)

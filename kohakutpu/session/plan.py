@@ -99,7 +99,7 @@ class Plan:
         self._cleared = False
 
     def _artifact(self, step: Step) -> Artifact | None:
-        if isinstance(step, CopyStep):
+        if isinstance(step, CopyStep) and step.compilation is None:
             source, target = self.slots[step.source].image, self.slots[step.target].image
             return None if step.cut is None else copy_artifact(step.cut, source, target, self.session.machine)
         addresses = {name: self.slots[slot].image.address for name, slot in step.slots.items()}

@@ -6,18 +6,21 @@ another is copied in between; all buffers of all kernels, with their lives over 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from kohakutpu.compiler import BufferImage, CompileError
+from kohakutpu.compiler import BufferImage, CompileError, Options
 from kohakutpu.compiler import copies as copying
 from kohakutpu.compiler.compile import Compilation
-from kohakutpu.compiler.layouts import ChannelBias, Entry, Flat, Layout, Plane, Quantised
+from kohakutpu.compiler.layouts import ChannelBias, Entry, Layout, Plane, Quantised, Tile
+from kohakutpu.compiler.layouts import in_rows as in_rows_order
 from kohakutpu.compiler.padding import COMPUTED, Dirt
 from kohakutpu.compiler.placement import Access, Life, NoRoom, Reach, guard, place
 from kohakutpu.compiler.refusals import PAGE
 from kohakutpu.compiler.relayout import Shape, covers, padding_rows, read_bytes
+from kohakutpu.kernels import in_rows
 from kohakutpu.lang.source import KernelError
 
 from .graph import Call, Graph
@@ -26,6 +29,9 @@ from .tensors import SessionError, Tensor
 if TYPE_CHECKING:
     from .session import Session
 
+ONLY = (
+    "vector cores copy into operands' orders and from tiles into rows only, options=Options(relayout='host') lets the host copy"
+)
 FIXED = (Entry, Plane, ChannelBias)  # orders that instructions need; in any other, elementwise and row work takes what is there
 
 
@@ -69,14 +75,18 @@ class KernelStep:
 
 @dataclass(frozen=True)
 class CopyStep:
-    """A tensor copied into another byte order for `call`: by vector cores as `cut` says, or by the host (None)."""
+    """A tensor copied into another byte order for `call`: into an operand's by vector cores as `cut` says, into rows by the
+    kernel `in_rows` (`compilation`, with `key` and `slots` as a `KernelStep` has them), or by the host."""
 
     call: Call
     port: str
     source: str
     target: str
-    cut: Shape | None
     stages: range
+    cut: Shape | None = None
+    compilation: Compilation | None = None
+    key: tuple = ()
+    slots: Mapping[str, str] = field(default_factory=dict)
 
 
 Step = KernelStep | CopyStep
@@ -171,17 +181,24 @@ class Planner:
             try:
                 self.session.prepared(call, shapes, given)
             except CompileError as error:
-                if call.options.relayout != "host":
+                rows = {port: self._rows_of(layout) for port, layout in given.items()}
+                if call.options.relayout != "host" and rows != given and self._takes(call, shapes, rows):
+                    given = rows
+                elif call.options.relayout != "host":
                     held = ", ".join(f"{p}={device[p].name} lies as {layout.key}" for p, layout in given.items())
                     raise SessionError(
-                        f"{call.name}: {held}, and that order will not do: {error.message}; vector cores copy into orders of "
-                        "operands only, options=Options(relayout='host') lets the host copy",
-                        call.source,
+                        f"{call.name}: {held}, and that order will not do: {error.message}; {ONLY}", call.source
                     ) from error
-                copied |= {port: probe.images[port] for port in given}
-                given = {}
-        used = {port: self._copy(call, port, tensor, copied[port]) if port in copied else self._home(tensor)
-                for port, tensor in device.items()}  # fmt: skip
+                else:
+                    copied |= {port: probe.images[port] for port in given}
+                    given = {}
+        used: dict[str, Slot] = {}
+        for port, tensor in device.items():
+            if port in copied:
+                used[port] = self._copy(call, port, tensor, copied[port])
+            else:
+                home = self._home(tensor)
+                used[port] = home if given.get(port, home.image.layout) == home.image.layout else self._rows(call, port, tensor)
         dirt = Dirt()
         for port, slot in used.items():
             dirt.add(port, slot.name in self.dirt.rows, self.dirt.columns.get(slot.name))
@@ -200,27 +217,26 @@ class Planner:
     def _whole(self, call: Call) -> None:
         """Work on elements one by one: on images as they lie, whatever their order, padding and all."""
         homes = {port: self._home(tensor) for port, tensor in self._device(call).items()}
-        tensor = next(iter(call.operands.values()))
+        shape = next(iter(call.operands.values())).shape
+        layout = in_rows_order(shape[-2:])
         order = next((slot.image for slot in homes.values()), None)
         if order is None:
-            size = 1
-            for extent in tensor.shape:
-                size *= extent
-            layout = Flat((size,))
-            order = BufferImage("", "in", tensor.shape, layout, 1, pages(layout.bytes), 0)
+            order = BufferImage("", "in", shape, layout, math.prod(shape[:-2]), pages(layout.bytes), 0)
+        by_host = call.options.relayout == "host"
+        alike = len({(slot.image.layout, slot.image.copies) for slot in homes.values()}) < 2
+        rows = {(self._rows_of(slot.image.layout), slot.image.copies) for slot in homes.values()}
+        if not alike and not by_host and len(rows) > 1:
+            held = ", ".join(f"{p}={s.tensor.name} lies as {s.image.layout.key}" for p, s in homes.items())
+            raise SessionError(f"{call.name}: {held}, and elements are worked on where they lie; {ONLY}", call.source)
         used: dict[str, Slot] = {}
         for port, slot in homes.items():
-            if (slot.image.layout, slot.image.copies) == (order.layout, order.copies):
+            if alike or not by_host:
+                used[port] = slot if alike or not isinstance(slot.image.layout, Tile) else self._rows(call, port, call.operands[port])
+                order = used[port].image
+            elif (slot.image.layout, slot.image.copies) == (order.layout, order.copies):
                 used[port] = slot
-            elif call.options.relayout == "host":
-                used[port] = self._copy(call, port, call.operands[port], order)
             else:
-                held = ", ".join(f"{p}={s.tensor.name} lies as {s.image.layout.key}" for p, s in homes.items())
-                raise SessionError(
-                    f"{call.name}: {held}, and elements are worked on where they lie; vector cores copy into orders of operands "
-                    "only, options=Options(relayout='host') lets the host copy",
-                    call.source,
-                )
+                used[port] = self._copy(call, port, call.operands[port], order)
         for port, tensor in call.operands.items():
             if port not in used:
                 used[port] = self._host(tensor, order)
@@ -238,6 +254,14 @@ class Planner:
             slot = Slot(tensor.name, "result", replace(image, name=tensor.name, role="temp", shape=tensor.shape), tensor)
             self.homes[tensor] = self.slots[slot.name] = slot
             names[port] = slot.name
+        stages = self._stages(call.name, compilation, names)
+        if not call.whole:
+            for port, tensor in call.results.items():
+                self.dirt.add(tensor.name, port in compilation.dirt.rows, compilation.dirt.columns.get(port))
+        self.steps.append(KernelStep(call, compilation, key, names, stages))
+
+    def _stages(self, of: str, compilation: Compilation, names: dict[str, str]) -> range:
+        """Add a kernel's stages, with slots for its temps and constants, which `names` gets too."""
         for name, image in compilation.images.items():
             if name in names:
                 continue
@@ -246,7 +270,7 @@ class Planner:
                 names[name] = slot.name
                 self.slots.setdefault(slot.name, slot)
             else:
-                names[name] = f"{call.name}.{name}"
+                names[name] = f"{of}.{name}"
                 slot = Slot(names[name], "temp", replace(image, name=names[name]), cleared=name not in compilation.lives)
                 self.slots[slot.name] = slot
         first = len(self.accesses)
@@ -254,10 +278,7 @@ class Planner:
             self._access(tuple(names[n] for n in access.reads), tuple(names[n] for n in access.writes))
         for name, reach in compilation.reach.items():
             self._reach(names[name], reach)
-        if not call.whole:
-            for port, tensor in call.results.items():
-                self.dirt.add(tensor.name, port in compilation.dirt.rows, compilation.dirt.columns.get(port))
-        self.steps.append(KernelStep(call, compilation, key, names, range(first, len(self.accesses))))
+        return range(first, len(self.accesses))
 
     # ---- operands ----
 
@@ -289,9 +310,17 @@ class Planner:
         name = f"{source.name}@{wanted.layout.key}"
         if not by_host:
             try:
-                cut = copying.cut_of(source.image, wanted.layout, self.session.machine, self.dirt, name in self.clean)
+                cut = self._cut(source.image, wanted.layout, name)
             except CompileError as error:
-                raise self._refused(error, call, tensor) from error
+                if not isinstance(source.image.layout, Tile):
+                    raise self._refused(error, call, tensor) from error
+                rows, _ = self._compiled_rows(call, tensor)
+                try:
+                    self._cut(rows.images["y"], wanted.layout, name)
+                except CompileError:
+                    raise self._refused(error, call, tensor) from error
+                source = self._rows(call, port, tensor)
+                cut = self._cut(source.image, wanted.layout, name)
         image = replace(wanted, name=name, role="temp", shape=tensor.shape)
         slot = Slot(name, "copy", image, tensor)
         if cut is not None:
@@ -302,7 +331,41 @@ class Planner:
         self.orders[key] = self.slots[name] = slot
         first = len(self.accesses)
         self._access((source.name,), (name,))
-        self.steps.append(CopyStep(call, port, source.name, name, cut, range(first, first + 1)))
+        self.steps.append(CopyStep(call, port, source.name, name, range(first, first + 1), cut))
+        return slot
+
+    def _cut(self, source: BufferImage, target: Layout, name: str) -> Shape:
+        return copying.cut_of(source, target, self.session.machine, self.dirt, name in self.clean)
+
+    @staticmethod
+    def _rows_of(layout: Layout) -> Layout:
+        """The order that vector cores copy a result into where its own will not do: rows, out of tiles."""
+        return in_rows_order(layout.shape) if isinstance(layout, Tile) else layout
+
+    def _takes(self, call: Call, shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Layout]) -> bool:
+        try:
+            self.session.prepared(call, shapes, given)
+        except CompileError:
+            return False
+        return True
+
+    def _compiled_rows(self, call: Call, tensor: Tensor) -> tuple[Compilation, tuple]:
+        copy = Call(call.number, in_rows, {"x": tensor}, {}, {}, Options(), call.source)
+        return self.session.prepared(copy, {"x": tensor.shape}, {"x": self.homes[tensor].image.layout})
+
+    def _rows(self, call: Call, port: str, tensor: Tensor) -> Slot:
+        """A tensor that lies in tiles row by row; made once for all that read it so."""
+        source = self.homes[tensor]
+        key = tensor, self._rows_of(source.image.layout), source.image.copies
+        if key in self.orders:
+            return self.orders[key]
+        compilation, compiled = self._compiled_rows(call, tensor)
+        name = f"{source.name}@{key[1].key}"
+        slot = Slot(name, "copy", replace(compilation.images["y"], name=name, role="temp", shape=tensor.shape), tensor)
+        self.orders[key] = self.slots[name] = slot
+        names = {"x": source.name, "y": name}
+        stages = self._stages(name, compilation, names)
+        self.steps.append(CopyStep(call, port, source.name, name, stages, None, compilation, compiled, names))
         return slot
 
     def _refused(self, error: CompileError, call: Call, *tensors: Tensor) -> SessionError:

@@ -7,16 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kohakutpu import lang as L
 from kohakutpu.compiler import CompileError, Options, compile_kernel
 from kohakutpu.compiler.layouts import Flat, Tile
 from kohakutpu.compiler.placement import Life
 from kohakutpu.compiler.predict import predict
 from kohakutpu.host.loader import Loader
 from kohakutpu.host.model_transport import ModelTransport
-from kohakutpu.host.simulate import run_model
+from kohakutpu.host.simulate import run_model, run_reference
 from kohakutpu.host.transports import open_transport
-from kohakutpu.kernels import bmm, linear_add, linear_bias, linear_transposed, matmul, rmsnorm, softmax
+from kohakutpu.kernels import bmm, in_rows, linear_add, linear_bias, linear_transposed, matmul, rmsnorm, softmax
 from kohakutpu.kernels.elementwise import add, scale
+from kohakutpu.lang import dims, kernel
 from kohakutpu.machine import Dram, load
 from kohakutpu.model.system import System
 from kohakutpu.session import Session, SessionError, call, planning
@@ -73,7 +75,7 @@ def test_elementwise_kernels_work_where_their_operands_lie():
 
     plan = session.plan(made, x=(3, 10, 32))
     orders = {slot.tensor.name: slot.image.layout.key for slot in plan.slots.values() if slot.tensor}
-    assert orders["t"] == orders["add_2"] == "tile:2x2:2x8" and orders["flat"] == "flat"
+    assert orders["t"] == orders["add_2"] == "tile:2x2:2x8" and orders["flat"] == "rows"
     assert not wrong(plan.verify(x=numbers(3, 10, 32)))
 
 
@@ -355,26 +357,61 @@ def test_a_memory_that_is_full_says_what_is_needed():
     assert not wrong(fits.verify(x=numbers(64, 64)))
 
 
+A, B, C = dims("A, B, C")
+
+
+@kernel
+def doubled(x=L.In(A, B, C), y=L.Out(A, B, C)):
+    """A cube without batch axes, which lies in memory without gaps."""
+    y <<= x * 2.0
+
+
 def test_orders_that_cannot_be_made():
-    """Tiles beside rows in one elementwise kernel: refused, and the host copies only when it is told to."""
+    """One kernel's samples begin on pages, the other's follow each other: refused, and the host copies only when it is told to."""
 
-    def made(session, options):
-        w = session.pin("w", numbers(32, 32))
-
-        def both(x):
-            t = call(matmul, a=x, b=w, **TILE).named("t")
-            return call(add, a=t, b=call(softmax, x=t).named("n"), options=options).named("y")
-
-        return both
+    def made(options):
+        return lambda x: call(add, a=call(doubled, x=x).named("t"), b=call(softmax, x=x).named("n"), options=options).named("y")
 
     session = on_model()
-    with pytest.raises(SessionError, match="add_2: a=t lies as tile:2x1:2x8, b=n lies as flat.*relayout='host'") as caught:
-        session.plan(made(session, Options()), x=(12, 32))
-    assert caught.value.source.text.startswith("return call(add")
+    with pytest.raises(SessionError, match="add_2: a=t lies as flat, b=n lies as flat.*relayout='host'") as caught:
+        session.plan(made(Options()), x=(3, 12, 32))
+    assert caught.value.source.text.startswith("return lambda x: call(add")
     session = on_model()
-    plan = session.plan(made(session, Options(relayout="host")), x=(12, 32))
+    plan = session.plan(made(Options(relayout="host")), x=(3, 12, 32))
     assert "by the HOST" in plan.summary() and "1 of 1 by the host" in plan.summary()
-    assert not wrong(plan.verify(x=numbers(12, 32)))
+    assert not wrong(plan.verify(x=numbers(3, 12, 32)))
+
+
+def test_tiles_are_copied_into_rows_where_nothing_else_will_do():
+    """Tiles beside rows in one elementwise kernel, tiles of two sizes, and tiles of 12 columns that a product reads."""
+    session = on_model()
+    w, u = session.pin("w", numbers(64, 32)), session.pin("u", numbers(24, 64, seed=2))
+
+    def made(x):
+        t = call(matmul, a=x, b=w, **TILE).named("t")
+        s = call(matmul, a=x, b=w, gm=3, gn=3, nk=1).named("s")
+        y = call(add, a=t, b=call(softmax, x=t)).named("y")
+        return y, call(add, a=s, b=t).named("z"), call(matmul, a=s, b=u, **TILE).named("p")
+
+    plan = session.plan(made, x=X)
+    copies = [(step.source, step.target) for step in plan.steps if isinstance(step, planning.CopyStep)]
+    assert copies == [("t", "t@flat"), ("s", "s@flat"), ("s@flat", "s@entry:2x1")] and "0 of 3 by the host" in plan.summary()
+    assert not wrong(plan.verify(x=numbers(*X, scale=1e-3))) and not wrong(plan.verify(x=numbers(*X)))
+
+
+def test_a_copy_into_rows_changes_no_bit_that_a_kernel_leaves():
+    """All of FP16 but NaN other than the one that arithmetic leaves; the sign of a zero included."""
+    machine = load("quad")
+    bits = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16).reshape(512, 128)
+    meant = run_reference(in_rows, {}, {"x": bits}, machine).outputs["y"]
+    nan = ((bits & 0x7C00) == 0x7C00) & ((bits & 0x3FF) != 0)
+    left = ~nan | (bits == 0x7E00)
+    assert (meant[left] == bits[left]).all()
+    some = np.random.default_rng(1).choice(bits[left], (24, 128))
+    some[0, :5] = 0x8000, 0, 0x7C00, 0xFC00, 0x7E00
+    artifact = compile_kernel(in_rows, machine, {"x": (24, 128)}, {}, Options(layouts={"x": Tile(24, 128, 2, 8)}))
+    found = run_model(artifact, machine, {"x": some}).run.outputs["y"]
+    assert (found == some).all()
 
 
 def test_an_order_that_a_kernel_cannot_take():
