@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from .session import Session
 
 
+DECIDED = ("addresses", "layouts", "allow_overlap")  # options that the plan sets
+
+
 @dataclass(frozen=True)
 class Call:
     """A kernel on tensors: `operands` and `results` by port, the knobs that were given, and the line of the call."""
@@ -160,7 +163,7 @@ def call(kernel: Kernel, /, *, options: Options = Options(), **given):  # noqa: 
     source = caller()
     if not isinstance(kernel, Kernel):
         raise SessionError(f"{kernel!r} is no kernel", source)
-    for name in ("addresses", "layouts", "allow_overlap"):
+    for name in DECIDED:
         if getattr(options, name):
             raise SessionError(f"{kernel.name}: {name} is decided by the plan", source)
     operands, knobs = operands_of(kernel, given, source)

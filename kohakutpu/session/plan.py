@@ -238,7 +238,8 @@ class Plan:
         for tensor, want in self.meant(**inputs).items():
             wrong = np.argwhere(found[tensor] != want)
             first = tuple(int(i) for i in wrong[0]) if len(wrong) else None
-            rows.append(Boundary(kernels[tensor], tensor.name, 2 * want.size, digest(want), digest(found[tensor]), len(wrong), first))
+            digests = digest(want), digest(found[tensor])
+            rows.append(Boundary(kernels[tensor], tensor.name, 2 * want.size, *digests, len(wrong), first))
         return rows
 
     # ---- text ----

@@ -93,7 +93,7 @@ Step = KernelStep | CopyStep
 
 
 @dataclass
-class Layoutted:
+class Placed:
     """A plan before execution: steps, and every slot with its address."""
 
     steps: list[Step]
@@ -133,7 +133,7 @@ class Planner:
     orders: dict[tuple[Tensor, Layout, int], Slot] = field(default_factory=dict)
     fed: dict[Tensor, list[str]] = field(default_factory=dict)  # copies with dirt in their rows, behind a result, nearest first
 
-    def plan(self) -> Layoutted:
+    def plan(self) -> Placed:
         for call in self.graph.calls:
             try:
                 self._whole(call) if call.whole else self._call(call)
@@ -160,8 +160,9 @@ class Planner:
             self.dirt.add(name, *tensor.dirt)
         return self.homes[tensor]
 
-    def _call(self, call: Call) -> None:
-        shapes = {port: tensor.shape for port, tensor in call.operands.items()}
+    def _wanted(self, call: Call, shapes: Mapping[str, tuple[int, ...]]) -> tuple[dict[str, BufferImage], dict[str, Layout]]:
+        """By port, for operands that do not lie as the kernel would have them: the image to copy them into, or the order in
+        which it takes them."""
         probe, _ = self.session.prepared(call, shapes)
         device = self._device(call)
         copied: dict[str, BufferImage] = {}
@@ -177,21 +178,29 @@ class Planner:
                 copied[port] = wanted
             elif home.layout != wanted.layout:
                 given[port] = home.layout
-        if given:
-            try:
-                self.session.prepared(call, shapes, given)
-            except CompileError as error:
-                rows = {port: self._rows_of(layout) for port, layout in given.items()}
-                if call.options.relayout != "host" and rows != given and self._takes(call, shapes, rows):
-                    given = rows
-                elif call.options.relayout != "host":
-                    held = ", ".join(f"{p}={device[p].name} lies as {layout.key}" for p, layout in given.items())
-                    raise SessionError(
-                        f"{call.name}: {held}, and that order will not do: {error.message}; {ONLY}", call.source
-                    ) from error
-                else:
-                    copied |= {port: probe.images[port] for port in given}
-                    given = {}
+        refusal = self._refusal(call, shapes, given)
+        if refusal is None:
+            return copied, given
+        if call.options.relayout == "host":
+            return copied | {port: probe.images[port] for port in given}, {}
+        rows = {port: self._rows_of(layout) for port, layout in given.items()}
+        if rows != given and self._refusal(call, shapes, rows) is None:
+            return copied, rows
+        held = ", ".join(f"{port}={device[port].name} lies as {layout.key}" for port, layout in given.items())
+        raise SessionError(f"{call.name}: {held}, and that order will not do: {refusal.message}; {ONLY}", call.source) from refusal
+
+    def _refusal(self, call: Call, shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Layout]) -> CompileError | None:
+        """Why a kernel does not take its operands in these orders."""
+        try:
+            self.session.prepared(call, shapes, given)
+        except CompileError as error:
+            return error
+        return None
+
+    def _call(self, call: Call) -> None:
+        shapes = {port: tensor.shape for port, tensor in call.operands.items()}
+        copied, given = self._wanted(call, shapes)
+        device = self._device(call)
         used: dict[str, Slot] = {}
         for port, tensor in device.items():
             if port in copied:
@@ -231,7 +240,8 @@ class Planner:
         used: dict[str, Slot] = {}
         for port, slot in homes.items():
             if alike or not by_host:
-                used[port] = slot if alike or not isinstance(slot.image.layout, Tile) else self._rows(call, port, call.operands[port])
+                moves = not alike and isinstance(slot.image.layout, Tile)
+                used[port] = self._rows(call, port, call.operands[port]) if moves else slot
                 order = used[port].image
             elif (slot.image.layout, slot.image.copies) == (order.layout, order.copies):
                 used[port] = slot
@@ -342,13 +352,6 @@ class Planner:
         """The order that vector cores copy a result into where its own will not do: rows, out of tiles."""
         return in_rows_order(layout.shape) if isinstance(layout, Tile) else layout
 
-    def _takes(self, call: Call, shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Layout]) -> bool:
-        try:
-            self.session.prepared(call, shapes, given)
-        except CompileError:
-            return False
-        return True
-
     def _compiled_rows(self, call: Call, tensor: Tensor) -> tuple[Compilation, tuple]:
         copy = Call(call.number, in_rows, {"x": tensor}, {}, {}, Options(), call.source)
         return self.session.prepared(copy, {"x": tensor.shape}, {"x": self.homes[tensor].image.layout})
@@ -384,7 +387,7 @@ class Planner:
         held = self.reach.get(name, Reach())
         self.reach[name] = Reach(max(held.read, reach.read), max(held.written, reach.written))
 
-    def _placed(self) -> Layoutted:
+    def _placed(self) -> Placed:
         end = len(self.accesses)
         lives: dict[str, Life] = {}
         for slot in self.slots.values():
@@ -407,9 +410,9 @@ class Planner:
             raise self._full(error, lives) from error
         for name, image in placed.items():
             self.slots[name].image = image
-        layoutted = Layoutted(self.steps, self.slots, self.accesses, self.reach, lives, self.dirt)
-        check(layoutted)
-        return layoutted
+        placed_plan = Placed(self.steps, self.slots, self.accesses, self.reach, lives, self.dirt)
+        check(placed_plan)
+        return placed_plan
 
     def _full(self, error: NoRoom, lives: Mapping[str, Life]) -> SessionError:
         sizes = {name: pages(slot.image.bytes) for name, slot in self.slots.items()}
@@ -424,14 +427,14 @@ class Planner:
         )
 
 
-def check(plan: Layoutted) -> None:
+def check(plan: Placed) -> None:
     """The alias guard over the whole plan: no stage reads bytes that another buffer was written to since."""
     images = {name: replace(slot.image, role="temp" if name in plan.lives and slot.role != "input" else "in")
               for name, slot in plan.slots.items()}  # fmt: skip
     guard(images, plan.accesses)
 
 
-def planned(session: Session, graph: Graph) -> Layoutted:
+def planned(session: Session, graph: Graph) -> Placed:
     """The plan of a graph. Raises SessionError for byte orders that cannot be made and for buffers that do not fit."""
     clean: frozenset[str] = frozenset()
     while True:

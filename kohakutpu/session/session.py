@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from kohakutpu.lang.kernel import Kernel, tells_all
 from kohakutpu.lang.source import Source
 from kohakutpu.machine import Machine
 
-from .graph import Call, Graph, trace
+from .graph import DECIDED, Call, Graph, trace
 from .plan import Plan
 from .planning import Slot, pages
 from .tensors import SessionError, Tensor, caller, patterns
@@ -31,7 +31,8 @@ class Session:
     they are freed. `timeout` is the driver's.
     """
 
-    def __init__(self, machine: Machine, transport: Transport | None = None, *, name: str = "session", timeout: float | None = None):
+    def __init__(self, machine: Machine, transport: Transport | None = None, *, name: str = "session",
+                 timeout: float | None = None):  # fmt: skip
         self.machine = machine
         self.name = name
         self.tracing: Graph | None = None
@@ -131,8 +132,8 @@ class Session:
         key = (
             call.kernel, tuple(sorted(shapes.items())),
             tuple(sorted(((n, repr(v) if tells_all(v) else object()) for n, v in call.knobs.items()), key=lambda i: i[0])),
-            options.lowering, options.constants, tuple(sorted(options.preq)), options.relayout, options.ksplit, tuple(sorted(layouts.items(), key=lambda i: i[0])),
-            tuple(sorted(dirt.rows)), tuple(sorted(dirt.columns.items())),
+            tuple((field.name, repr(getattr(options, field.name))) for field in fields(options) if field.name not in DECIDED),
+            tuple(sorted(layouts.items(), key=lambda i: i[0])), tuple(sorted(dirt.rows)), tuple(sorted(dirt.columns.items())),
         )  # fmt: skip
         if key not in self._compiled:
             full = replace(options, layouts=dict(layouts))
