@@ -19,7 +19,7 @@ from kohakutpu.lang import Extents, Kernel
 from kohakutpu.lang.extents import Expr, names_in
 from kohakutpu.machine import load
 
-NO_VECTOR_WORK = ("matmul", "bmm", "conv2d")
+NO_VECTOR_WORK = ("matmul", "bmm", "linear_transposed", "conv2d")
 EXTENT = 64
 FUSED = ("linear_silu", "linear_relu", "linear_gelu", "linear_scale", "linear_bias", "linear_bias_act", "geglu", "swiglu")
 SIZES = dict.fromkeys(FUSED, {"M": 32}) | {"conv2d_bias": {"P": 36, "N": 32}, "conv2d_bias_staged": {"P": 100, "N": 32}}
