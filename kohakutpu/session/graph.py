@@ -91,14 +91,16 @@ def trace(session: Session, function: Callable[..., object], name: str, shapes: 
 
     Raises SessionError for calls that are refused, and for a function that returns anything but results of its calls.
     """
+    if isinstance(function, Kernel):
+        raise SessionError(f"{function.name} is a kernel: a plan is made of a function that calls it", caller())
     graph = Graph(session, name)
     for port, shape in shapes.items():
-        if not isinstance(shape, tuple) or not shape or not all(isinstance(n, int) and n > 0 for n in shape):
+        if not isinstance(shape, tuple) or not shape or not all(type(n) is int and n > 0 for n in shape):
             raise SessionError(f"{name}: input {port} has shape {shape!r}; expected a tuple of positive integers", caller())
         graph.inputs[port] = graph.add(port, shape, "input")
     try:
         inspect.signature(function).bind(**shapes)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # a ValueError: Python does not know what it takes
         raise SessionError(f"{name} is given {', '.join(shapes) or 'no inputs'}: {error}", caller()) from error
     if session.tracing is not None:
         raise SessionError(f"{name} is traced inside {session.tracing.name}: call it as a function there", caller())
@@ -114,6 +116,8 @@ def trace(session: Session, function: Callable[..., object], name: str, shapes: 
     else:
         values = returned if isinstance(returned, tuple) else (returned,)
         graph.outputs = {getattr(value, "name", repr(value)): value for value in values}
+    if not graph.outputs:
+        raise SessionError(f"{name} returns no results: expected some of the kernels that it calls", caller())
     for key, value in graph.outputs.items():
         if not isinstance(value, Tensor) or value.kind != "result" or value.graph is not graph:
             what = repr(value) if isinstance(value, Tensor) else type(value).__name__

@@ -131,16 +131,19 @@ class Plan:
 
     def free(self) -> None:
         """Give the plan's pages back; its outputs are gone with it."""
-        self._require()
+        self._alive()
         self.session.plans.remove(self)
         self.freed = True
         for tensor in self.outputs.values():
             tensor.freed = True
 
-    def _require(self) -> None:
-        source = caller()
+    def _alive(self) -> None:
         if self.freed:
-            raise SessionError(f"the plan of {self.name} was freed", source)
+            raise SessionError(f"the plan of {self.name} was freed", caller())
+
+    def _require(self) -> None:
+        self._alive()
+        source = caller()
         for slot in self.slots.values():
             if slot.role in ("pinned", "resident"):
                 slot.tensor.require(source)
@@ -178,7 +181,7 @@ class Plan:
                 loader.write_buffer(slot.image, bytes(slot.image.bytes))
         self._cleared = True
 
-    def run(self, **inputs: np.ndarray) -> Outcome:
+    def run(self, /, **inputs: np.ndarray) -> Outcome:
         """Run every step on inputs of float16 (or uint16 bit patterns), and read the outputs.
 
         Raises SessionError for wrong inputs and freed tensors, and what the loader raises for a machine that fails.
@@ -214,7 +217,7 @@ class Plan:
 
     # ---- the interpreter ----
 
-    def meant(self, **inputs: np.ndarray) -> dict[Tensor, np.ndarray]:
+    def meant(self, /, **inputs: np.ndarray) -> dict[Tensor, np.ndarray]:
         """Every kernel's results (uint16 patterns), by the reference interpreter, one kernel after another."""
         values = dict(self._inputs(inputs))
         for step in self.steps:
@@ -229,7 +232,7 @@ class Plan:
                 values |= {call.results[port]: found for port, found in image.outputs.items()}
         return {tensor: value for tensor, value in values.items() if tensor.kind == "result" and tensor.graph is self.graph}
 
-    def verify(self, **inputs: np.ndarray) -> list[Boundary]:
+    def verify(self, /, **inputs: np.ndarray) -> list[Boundary]:
         """Run, and hold what every kernel leaves in memory against the interpreter, before another overwrites it."""
         found: dict[Tensor, np.ndarray] = {}
         self._run(inputs, lambda tensor, value: found.setdefault(tensor, value))

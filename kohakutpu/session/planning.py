@@ -135,6 +135,8 @@ class Planner:
 
     def plan(self) -> Placed:
         for call in self.graph.calls:
+            for tensor in call.operands.values():
+                tensor.require(call.source)  # the model function may have freed it since
             try:
                 self._whole(call) if call.whole else self._call(call)
             except SessionError:
@@ -153,9 +155,7 @@ class Planner:
 
     def _home(self, tensor: Tensor) -> Slot:
         if tensor not in self.homes:
-            name = tensor.name if tensor.name in self.session.names else f"{tensor.graph.name}/{tensor.name}"
-            while name in self.slots or name in self.graph.names:
-                name += "'"
+            name = tensor.name if self.session.holds(tensor) else self._fresh(f"{tensor.graph.name}/{tensor.name}")
             self.homes[tensor] = self.slots[name] = Slot(name, "resident", tensor.image, tensor, placed=True)
             self.dirt.add(name, *tensor.dirt)
         return self.homes[tensor]
@@ -276,11 +276,11 @@ class Planner:
             if name in names:
                 continue
             if image.role == "constant":
-                slot = self.session.constant(image)
+                slot = self.session.constant(image, self._fresh)
                 names[name] = slot.name
                 self.slots.setdefault(slot.name, slot)
             else:
-                names[name] = f"{of}.{name}"
+                names[name] = self._fresh(f"{of}.{name}")
                 slot = Slot(names[name], "temp", replace(image, name=names[name]), cleared=name not in compilation.lives)
                 self.slots[slot.name] = slot
         first = len(self.accesses)
@@ -298,16 +298,20 @@ class Planner:
         if key in self.orders:
             return self.orders[key]
         if tensor.kind == "pinned":
-            slot = self.session.pinned(tensor, image)
+            slot = self.session.pinned(tensor, image, self._fresh)
         else:
-            slot = Slot(self._fresh(tensor.name, image), "input", replace(image, role="in", shape=tensor.shape), tensor)
+            name = tensor.name if tensor.name not in self.slots else self._fresh(f"{tensor.name}@{image.layout.key}")
+            slot = Slot(name, "input", replace(image, role="in", shape=tensor.shape), tensor)
             slot.image = replace(slot.image, name=slot.name)
             slot.touch(-1)
         self.orders[key] = self.slots[slot.name] = slot
         return slot
 
-    def _fresh(self, name: str, image: BufferImage) -> str:
-        return name if name not in self.slots else f"{name}@{image.layout.key}"
+    def _fresh(self, name: str) -> str:
+        """The name, or one like it, for a buffer that is no tensor of that name: tensors may be called anything."""
+        while name in self.slots or name in self.graph.names or name in self.session.names:
+            name += "'"
+        return name
 
     def _copy(self, call: Call, port: str, tensor: Tensor, wanted: BufferImage) -> Slot:
         """A tensor in another order; made once for all that read it so."""
@@ -317,7 +321,7 @@ class Planner:
         source = self.homes[tensor]
         by_host = call.options.relayout == "host"
         cut = None
-        name = f"{source.name}@{wanted.layout.key}"
+        name = self._fresh(f"{source.name}@{wanted.layout.key}")
         if not by_host:
             try:
                 cut = self._cut(source.image, wanted.layout, name)
@@ -363,7 +367,7 @@ class Planner:
         if key in self.orders:
             return self.orders[key]
         compilation, compiled = self._compiled_rows(call, tensor)
-        name = f"{source.name}@{key[1].key}"
+        name = self._fresh(f"{source.name}@{key[1].key}")
         slot = Slot(name, "copy", replace(compilation.images["y"], name=name, role="temp", shape=tensor.shape), tensor)
         self.orders[key] = self.slots[name] = slot
         names = {"x": source.name, "y": name}

@@ -57,8 +57,12 @@ class Session:
 
     @property
     def names(self) -> set[str]:
-        """Of everything that stays in memory."""
-        return {*self._pins, *self._results}
+        """Of everything that stays in memory: tensors, and their images and constants in plans."""
+        return {*self._pins, *self._results, *(slot.name for slot in (*self._slots.values(), *self._constants.values()))}
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether the tensor is the result of a call, which has its name in the session and no plan."""
+        return self._results.get(tensor.name) is tensor
 
     # ---- tensors ----
 
@@ -69,8 +73,9 @@ class Session:
         """
         if not isinstance(name, str) or not name:
             raise SessionError(f"{name!r} is no name for a tensor", caller())
-        if name in self.names:
-            raise SessionError(f"{self.name} has a tensor {name} already", caller())
+        for holder in (self, self.tracing):
+            if holder is not None and name in holder.names:
+                raise SessionError(f"{holder.name} has a tensor {name} already", caller())
         held = patterns(name, array)
         self._pins[name] = Tensor(self, name, held.shape, "pinned", array=held)
         return self._pins[name]
@@ -87,21 +92,21 @@ class Session:
 
     # ---- what plans use ----
 
-    def pinned(self, tensor: Tensor, image: BufferImage) -> Slot:
-        """The image of a pinned tensor in the order of `image`."""
+    def pinned(self, tensor: Tensor, image: BufferImage, fresh: Callable[[str], str]) -> Slot:
+        """The image of a pinned tensor in the order of `image`; `fresh` makes a name that nothing else has."""
         key = tensor, image.layout, image.copies
         if key not in self._slots:
             others = any(slot.tensor is tensor for slot in self._slots.values())
-            name = f"{tensor.name}@{image.layout.key}" if others else tensor.name
+            name = fresh(f"{tensor.name}@{image.layout.key}") if others else tensor.name
             image = replace(image, name=name, role="in", shape=tensor.shape, address=0)
             self._slots[key] = Slot(name, "pinned", image, tensor)
         return self._slots[key]
 
-    def constant(self, image: BufferImage) -> Slot:
-        """The one image of a constant of these contents."""
+    def constant(self, image: BufferImage, fresh: Callable[[str], str]) -> Slot:
+        """The one image of a constant of these contents; `fresh` as in `pinned`."""
         contents = image.contents()
         if contents not in self._constants:
-            name = f"constant:{len(self._constants)}"
+            name = fresh(f"constant:{len(self._constants)}")
             self._constants[contents] = Slot(name, "constant", replace(image, name=name, address=0))
         return self._constants[contents]
 
@@ -168,7 +173,10 @@ class Session:
         results = graph.record(kernel, operands, knobs, options, source).results
         several = len(results) > 1
         for port, tensor in results.items():
-            tensor.name = f"{kernel.name}:{self._calls}" + f".{port}" * several
+            name = f"{kernel.name}:{self._calls}" + f".{port}" * several
+            while name in self.names:
+                name += "'"
+            tensor.name = name
         graph.outputs = {tensor.name: tensor for tensor in results.values()}
         plan = Plan(self, graph)
         plan.run()

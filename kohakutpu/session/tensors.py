@@ -74,6 +74,8 @@ class Tensor:
         """The same tensor, under another name in plans and messages."""
         if self.kind != "result" or self.graph is None:
             raise SessionError(f"{self.name} is {self.kind}: only results of a model function are renamed", caller())
+        if self.graph is not self.session.tracing:
+            raise SessionError(f"{self.name} is renamed after {self.graph.name} was traced: a plan has its name by now", caller())
         self.graph.rename(self, name)
         return self
 
