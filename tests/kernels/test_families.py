@@ -33,6 +33,7 @@ KNOBS = {
     "act": st.sampled_from(["relu", "silu", "gelu"]), "s": numbers, "eps": st.sampled_from([0, 1e-5, 1e-3, 1.0]),
     "scale": st.one_of(st.none(), numbers), "causal": st.booleans(), "period": st.one_of(st.none(), st.integers(1, 20)),
     "keys": st.one_of(st.none(), st.integers(1, 80)), "block": st.sampled_from([32, 64, 64, 96]),
+    "ksplit": st.sampled_from([1, 1, 1, 2, 3]),
 }  # fmt: skip
 ALWAYS = {"block", "causal", "gm", "gn", "nk"}  # what an example always says; each of the others in about half of them
 ODD_GROUPS = [0, -1, 2.5, 300, 10**9, True, "many"]
@@ -40,6 +41,7 @@ ODD = {  # what one of eight examples has somewhere
     "gm": ODD_GROUPS, "gn": ODD_GROUPS, "nk": ODD_GROUPS, "fuse": [1, None], "part": [0, -16, 10**9, 1.0], "act": [None, "tanh", 3],
     "s": [1e-40, float("inf"), float("nan"), 1e39, None], "eps": [-1.0, 1e-40, float("nan"), "x"], "scale": [0, float("inf"), 1e-40],
     "causal": [None, 2], "period": [0, -1, 10**6], "keys": [0, -1, 10**6, 2.5], "block": [0, 40, 31, -32, 1 << 20], "width": [2, 3, 40, 0],
+    "ksplit": [0, -1, 2.5, 9, 10**9, True, "many"],
 }  # fmt: skip
 
 
@@ -68,6 +70,7 @@ def options_for(draw, kernel, extents, odd):
         "bands": draw(st.booleans()), "preq": tuple(preq),
         "addresses": {name: draw(places) for name in placed}, "allow_overlap": False,
         "layouts": dict.fromkeys(alike, layout_for(draw, held)) if alike else {},
+        "ksplit": draw(st.sampled_from([None, None, None, None, None, None, "auto", 2])),
     }  # fmt: skip
     assert drawn.keys() == {field.name for field in dataclasses.fields(Options)}, "an option that no example varies"
     return Options(**drawn)
