@@ -172,8 +172,9 @@ def call(kernel: Kernel, /, *, options: Options = Options(), **given):  # noqa: 
             raise SessionError(f"{kernel.name}: {name} is decided by the plan", source)
     operands, knobs = operands_of(kernel, given, source)
     session = next(iter(operands.values())).session
-    if session.tracing is not None:
-        results = session.tracing.record(kernel, operands, knobs, options, source).results
-    else:
-        results = session.at_once(kernel, operands, knobs, options, source)
+    with session.alone:
+        if session.tracing is not None:
+            results = session.tracing.record(kernel, operands, knobs, options, source).results
+        else:
+            results = session.at_once(kernel, operands, knobs, options, source)
     return dict(results) if len(results) > 1 else next(iter(results.values()))

@@ -189,14 +189,19 @@ class Plan:
         return self._run(inputs, None)
 
     def _run(self, given: Mapping[str, np.ndarray], watch: Watch | None) -> Outcome:
+        with self.session.alone:
+            return self._steps(given, watch)
+
+    def _steps(self, given: Mapping[str, np.ndarray], watch: Watch | None) -> Outcome:
         self._require()
         inputs = self._inputs(given)
         loader = self.session.loader
+        self.session.require_whole(caller())
         loader.driver.identify()
         loader.driver.clear_error()
-        self._load(inputs)
         for tensor in self.outputs.values():
-            tensor.written = False
+            tensor.written = False  # before inputs go up: they may share pages with outputs
+        self._load(inputs)
         times = []
         for step, artifact in zip(self.steps, self.artifacts, strict=True):
             start = loader.transport.now
@@ -204,7 +209,11 @@ class Plan:
                 source, target = self.slots[step.source].image, self.slots[step.target].image
                 self._write(target, source.unpack(loader.read_buffer(source)))
             else:
-                loader.compute(artifact)
+                try:
+                    loader.compute(artifact)
+                except BaseException as error:
+                    self.session.interrupted = f"{self.name} stopped in {step_name(step)}: {said(error)}"
+                    raise
             times.append(StepTime(step_name(step), loader.transport.now - start))
             if watch is not None and isinstance(step, KernelStep):
                 for tensor in step.call.results.values():
@@ -288,6 +297,10 @@ class Plan:
             return f"copy {step.source} ({source.layout.key}) as {target.layout.key} for {step.call.name}"
         operands = ", ".join(f"{port}={tensor.name}" for port, tensor in step.call.operands.items())
         return f"{step.call.kernel.name}({operands}) -> {', '.join(tensor.name for tensor in step.call.results.values())}"
+
+
+def said(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def step_name(step: Step) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from threading import RLock
 
 import numpy as np
 
@@ -24,6 +25,21 @@ from .planning import Slot, pages
 from .tensors import SessionError, Tensor, caller, patterns
 
 
+class Alone:
+    """Held by the thread that plans or runs; refuses others, which would write into its trace or between its flits."""
+
+    def __init__(self, session: Session):
+        self._session = session
+        self._lock = RLock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise SessionError(f"{self._session.name} is at work in another thread: one at a time may use it", caller())
+
+    def __exit__(self, *_) -> None:
+        self._lock.release()
+
+
 class Session:
     """Tensors and plans on one machine, through any `Transport`; without one, plans can be made and not run.
 
@@ -36,6 +52,8 @@ class Session:
         self.machine = machine
         self.name = name
         self.tracing: Graph | None = None
+        self.interrupted: str | None = None  # what stopped in the middle of a kernel
+        self.alone = Alone(self)
         self.plans: list[Plan] = []
         self._loader = None if transport is None else Loader(Driver(transport, timeout=timeout))
         self._pins: dict[str, Tensor] = {}
@@ -54,6 +72,11 @@ class Session:
         if self._loader is None:
             raise SessionError(f"{self.name} has no transport: plans can be made, nothing can be run or read", caller())
         return self._loader
+
+    def require_whole(self, source: Source) -> None:
+        """Refuse a machine that was left in the middle of a kernel: its units may still compute, or wait for flits."""
+        if self.interrupted is not None:
+            raise SessionError(f"{self.interrupted}; the machine is as that left it: reset it, and begin another session", source)
 
     @property
     def names(self) -> set[str]:
@@ -161,8 +184,9 @@ class Session:
         Raises SessionError, with the line of the call, for everything that cannot be run as written.
         """
         name = getattr(function, "__name__", "model")
-        plan = Plan(self, trace(self, function, name, shapes))
-        self.plans.append(plan)
+        with self.alone:
+            plan = Plan(self, trace(self, function, name, shapes))
+            self.plans.append(plan)
         return plan
 
     def at_once(self, kernel: Kernel, operands: Mapping[str, Tensor], knobs: Mapping[str, object], options: Options,

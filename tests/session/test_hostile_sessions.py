@@ -1,14 +1,19 @@
-"""What a session must survive: names that its own buffers have, tensors freed at odd times, functions that are no models."""
+"""What a session must survive: names that its own buffers have, tensors freed at odd times, functions that are no models, machines that
+fail in the middle."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from kohakutpu.compiler import Options
+from kohakutpu.host.model_transport import ModelTransport
+from kohakutpu.host.transport import TransportError
 from kohakutpu.kernels import linear_silu_staged, matmul, softmax
 from kohakutpu.kernels.elementwise import add, scale
 from kohakutpu.machine import load
+from kohakutpu.model.system import System
 from kohakutpu.session import Session, SessionError, call
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -165,3 +170,107 @@ def test_what_is_no_model_function(function, reason):
 def test_a_truth_value_is_no_extent():
     with pytest.raises(SessionError, match=r"input x has shape \(True, 32\)"):
         Session(load("quad")).plan(lambda x: call(softmax, x=x), x=(True, 32))
+
+
+# ---- machines that fail ---------------------------------------------------------------------------------
+
+
+class Failing(ModelTransport):
+    """Raises at the access that `left` counts down to."""
+
+    left = 0
+    done = 0
+
+    def _access(self, what, access):
+        self.done += 1
+        self.left -= 1
+        if self.left == 0:
+            raise TransportError(f"planted at a {what}")
+        return super()._access(what, access)
+
+
+def failing():
+    machine = load("quad")
+    transport = Failing(System(machine))
+    return Session(machine, transport), transport
+
+
+def test_a_run_that_stops_in_a_kernel_ends_the_session_by_name():
+    """Not 2,000,000 cycles later, by a count that no unit reaches."""
+    session, transport = failing()
+    w = session.pin("w", numbers(32, 32))
+    plan = session.plan(lambda x: call(softmax, x=call(matmul, a=x, b=w, **TILE)), x=X)
+    assert not wrong(plan.verify(x=numbers(*X)))
+    kept = call(softmax, x=w)
+    before = kept.read().tobytes()
+    start = transport.done
+    plan.run(x=numbers(*X))
+    transport.left = (transport.done - start) // 2
+    with pytest.raises(TransportError, match="planted"):
+        plan.run(x=numbers(*X))
+    for again in (lambda: plan.run(x=numbers(*X)), lambda: call(softmax, x=w)):
+        with pytest.raises(SessionError, match=r"<lambda> stopped in (matmul|softmax|copy).*planted at a .*; the machine is as that left it"):
+            again()
+    assert kept.read().tobytes() == before
+    with pytest.raises(SessionError, match="is read before anything has been written"):
+        plan.outputs["softmax_1"].read()
+
+
+def test_a_run_that_fails_before_its_kernels_can_be_repeated():
+    """Outputs of the run before count as gone: what was uploaded may lie in their pages."""
+    session, transport = failing()
+    plan = session.plan(lambda x: call(softmax, x=call(softmax, x=x)).named("y"), x=X)
+    assert plan.slots["x"].image.address == plan.slots["y"].image.address, "they share a page"
+    plan.run(x=numbers(*X))
+    upload = session.loader.write_buffer
+
+    def stopped(image, data):
+        upload(image, data)
+        raise TransportError("planted behind an upload")
+
+    session.loader.write_buffer = stopped
+    with pytest.raises(TransportError, match="planted"):
+        plan.run(x=numbers(*X, seed=1))
+    session.loader.write_buffer = upload
+    with pytest.raises(SessionError, match="y is read before anything has been written"):
+        plan.outputs["y"].read()
+    assert not wrong(plan.verify(x=numbers(*X, seed=1)))
+
+
+def test_weights_that_went_up_by_half_go_up_again():
+    session, transport = failing()
+    w = session.pin("w", numbers(32, 32))
+    plan = session.plan(lambda x: call(matmul, a=x, b=w, **TILE), x=X)
+    upload = session.loader.write_buffer
+
+    def half(image, data):
+        upload(image, data[: len(data) // 2])
+        raise TransportError("planted in an upload")
+
+    session.loader.write_buffer = half
+    with pytest.raises(TransportError, match="planted"):
+        plan.run(x=numbers(*X))
+    session.loader.write_buffer = upload
+    assert not wrong(plan.verify(x=numbers(*X)))
+
+
+# ---- threads --------------------------------------------------------------------------------------------
+
+
+def test_another_thread_is_refused_while_a_function_is_traced():
+    """Its call would become part of the model."""
+    session = on_model()
+    w = session.pin("w", numbers(*X))
+
+    def made(x):
+        y = call(softmax, x=x)
+        with ThreadPoolExecutor(1) as pool:
+            for use in (lambda: call(softmax, x=w), lambda: session.plan(lambda: call(softmax, x=w))):
+                with pytest.raises(SessionError, match="session is at work in another thread"):
+                    pool.submit(use).result()
+        return y
+
+    plan = session.plan(made, x=X)
+    assert len(plan.steps) == 1
+    with ThreadPoolExecutor(1) as pool:
+        assert not wrong(pool.submit(plan.verify, x=numbers(*X)).result())
