@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from types import FunctionType
+from types import FunctionType, ModuleType
 
 from kohakutpu.lang.kernel import Kernel
 from kohakutpu.lang.kernel import load as load_object
@@ -26,9 +26,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--knob", action="append", default=[], metavar="preq=True", help="an argument of the function (repeatable)")
 
 
+def _is_model(module: ModuleType, value: object) -> bool:
+    """Whether an object of a module may be what MODEL names: a function of its own that takes an argument."""
+    return isinstance(value, FunctionType) and value.__module__ == module.__name__ and value.__code__.co_argcount > 0
+
+
 def main(args: argparse.Namespace) -> int:
     machine, shapes, knobs = load(args.machine), shapes_of(args), knobs_of(args)
-    build = load_object(args.model, (FunctionType, Kernel))
+    build = load_object(args.model, (FunctionType, Kernel), "model", _is_model)
     if isinstance(build, Kernel):
         raise ArgumentError(f"{args.model} is a kernel: `kohakutpu compile` shows those; a function of a session is expected")
     session = Session(machine)

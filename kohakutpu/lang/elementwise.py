@@ -53,7 +53,11 @@ class Elementwise:
         return apply(ElementOp.ABS, self)
 
     def __matmul__(self, other):
-        raise KernelError("@ contracts two operand slices, a[i, k] @ b[j, k]", here())
+        raise KernelError(
+            "@ contracts two operand slices along the last axis of both, acc += a[i, k] @ b[j, k] inside units and loop "
+            "(a weight is stored [out][in])",
+            here(),
+        )
 
     __rmatmul__ = __matmul__
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
-import importlib.util
 import inspect
 import math
 import operator
@@ -19,6 +17,7 @@ from typing import SupportsIndex
 import numpy as np
 
 from .extents import Expr, Extents, Name, names_in, resolve
+from .files import module_of_file
 from .recorder import Recorder, active
 from .source import KernelError, Source, at, definition, here, located
 from .trace import ELEMENTS, Buffer, Trace
@@ -362,38 +361,36 @@ def kernel(function: Callable) -> Kernel:
     return Kernel(function)
 
 
-def _module_of_file(where: str) -> ModuleType:
-    path = Path(where).resolve(strict=True)
-    name = f"_kernel_file_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+def load(
+    reference: str,
+    kinds: tuple[type, ...] = (Kernel,),
+    what: str = "kernel",
+    fits: Callable[[ModuleType, object], bool] | None = None,
+):
+    """The object, of one of `kinds`, that `module:function` or `path.py:function` names.
 
-
-def load(reference: str, kinds: tuple[type, ...] = (Kernel,)):
-    """The kernel, of one of `kinds`, that `module:function` or `path.py:function` names.
-
-    Raises KernelError when the module, the file or the function is missing or is no kernel.
+    Raises KernelError when the module, the file or the function is missing or is no `what`; of a function that
+    is missing it lists what `fits(module, object)` takes, by default all of `kinds`.
     """
     where, colon, name = reference.rpartition(":")
     if not colon or not where or not name:
         raise KernelError(f"{reference!r} is not of the form module:function or path.py:function")
     try:
-        module = _module_of_file(where) if where.endswith(".py") else importlib.import_module(where)
+        module = module_of_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     except FileNotFoundError as error:
         raise KernelError(f"{reference}: there is no file {error.filename}") from error
     except ModuleNotFoundError as error:
-        raise KernelError(f"{reference}: there is no module {error.name}") from error
+        beside = f", and none beside {where}" if where.endswith(".py") else ""
+        raise KernelError(f"{reference}: there is no module {error.name}{beside}") from error
     except KernelError:
         raise
     except Exception as error:
         raise KernelError(f"{reference}: {where} failed to load: {type(error).__name__}: {error}") from error
     found = getattr(module, name, None)
     if found is None:
-        listed = sorted(key for key, value in vars(module).items() if isinstance(value, kinds))
-        raise KernelError(f"{reference}: {where} has no {name}; its kernels are {', '.join(listed) or 'none'}")
+        fits = fits or (lambda _, value: isinstance(value, kinds))
+        listed = sorted(key for key, value in vars(module).items() if not key.startswith("_") and fits(module, value))
+        raise KernelError(f"{reference}: {where} has no {name}; its {what}s are {', '.join(listed) or 'none'}")
     if not isinstance(found, kinds):
-        raise KernelError(f"{reference}: {name} is a {type(found).__name__}, not a kernel")
+        raise KernelError(f"{reference}: {name} is a {type(found).__name__}, not a {what}")
     return found

@@ -119,6 +119,12 @@ class Handle(Elementwise):
         kinds = part.kinds
         rank = 0 if self.buffer.whole else len(self.buffer.shape)
         legal = {1: [("parts",), ("tiles",)], 2: [("parts",), ("tiles", "tiles"), ("tiles", "chunks32")]}
+        if kinds == ("chunks32", "tiles"):
+            raise KernelError(
+                f"{part.buffer} is indexed as [K][out], chunks of K first: @ contracts the last axis of both operands; "
+                f"store it [out][in] and write {part.buffer}[j, k]",
+                here(),
+            )
         if kinds not in legal.get(rank, [("parts",)]):
             raise KernelError(
                 f"{part.buffer} has {counted(rank, 'axis', plural='axes')} and is indexed by ({', '.join(kinds)}); legal are "

@@ -346,3 +346,23 @@ def test_run_says_what_the_formats_cost(call, tmp_path):
     (row,) = json.loads(report.read_text())["precision"]
     assert row["output"] == "y" and 0 < row["p50"] < row["p90"] < row["p99"] <= row["greatest"]
     assert f"p50 {row['p50']:.2e}" in out and f"{row['above']:.2%} above 10 %" in out
+
+
+def test_plan_names_the_models_of_a_file_and_finds_modules_beside_it(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "sizes_beside_it.py").write_text("ROWS = 64\n")
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "from sizes_beside_it import ROWS\n"
+        "from kohakutpu.kernels import matmul\n"
+        "from kohakutpu.session import call\n"
+        "def net(session):\n"
+        "    w = session.pin('w', np.ones((ROWS, 32), np.float16))\n"
+        "    return lambda x: call(matmul, a=x, b=w, gm=4, gn=8, nk=1)\n"
+    )
+    status, out, err = call("plan", f"{tmp_path}/mine.py:net", "--machine", "quad", "--shape", "x=16x32")
+    assert status == 0 and "matmul(a=x, b=w) -> matmul_0" in out and not err
+    sys.modules.pop("sizes_beside_it")
+    status, out, err = call("plan", f"{tmp_path}/mine.py:nat", "--machine", "quad", "--shape", "x=16x32")
+    sys.modules.pop("sizes_beside_it")
+    assert status == 2 and not out and err.endswith("mine.py has no nat; its models are net\n")

@@ -1,5 +1,7 @@
 """Declaring kernels, binding shapes, finding kernels by name."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -225,6 +227,22 @@ def test_load_from_a_module_and_a_file(tmp_path):
     assert found.name == "double" and found.trace().statements[0].source.line == 7
     assert found.trace().statements[0].source.short == "mine.py:7"
     assert found.trace().statements[0].source.text == "y <<= x * 2"
+
+
+def test_a_file_finds_the_modules_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside_it.py").write_text(SOURCE)
+    path = tmp_path / "mine.py"
+    path.write_text("from beside_it import double\n")
+    try:
+        assert L.load(f"{path}:double").name == "double"
+    finally:
+        sys.modules.pop("beside_it", None)
+    assert sys.path[0] != str(tmp_path) and sys.path[-1] == str(tmp_path)
+    path.write_text("import nowhere_at_all\n")
+    with pytest.raises(KernelError, match="no module nowhere_at_all, and none beside .*mine.py"):
+        L.load(f"{path}:double")
+    assert not any(getattr(module, "__file__", None) == str(path) for module in sys.modules.values())
 
 
 @pytest.mark.parametrize(

@@ -232,6 +232,21 @@ REFUSED = [
 ]  # fmt: skip
 
 
+def test_a_weight_stored_the_other_way_round_is_refused_with_the_way_to_write_it():
+    def body(x, w, y):
+        with units(x.tiles(2), w.columns(2)) as (i, j):
+            acc = L.tile(2, 2, 1)
+            for k in loop(x.chunks32(1)):
+                acc += x[i, k] @ w[k, j]
+            y[i, j] <<= acc
+
+    def tiled(x=L.In(M, K), w=L.In(K, N), y=L.Out(M, N)):
+        body(x, w, y)
+
+    with pytest.raises(KernelError, match=r"last axis of both operands; store it \[out\]\[in\] and write w\[j, k\]"):
+        kernel(tiled).trace()
+
+
 @pytest.mark.parametrize("body, reason", REFUSED, ids=[reason[:40] for _, reason in REFUSED])
 def test_refused_with_the_line(body, reason):
     with pytest.raises(KernelError, match=reason) as caught:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import importlib.util
-import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from kohakutpu.lang.files import module_of_file
 from kohakutpu.xpu.errors import XpuError
 from kohakutpu.xpu.kernel import Kernel
 
@@ -18,20 +17,10 @@ class LoadError(XpuError):
     """Kernels that cannot be had: what was named, and why."""
 
 
+@cache
 def module_of(path: Path) -> ModuleType:
     """A file as a module, once per process however often it is asked for."""
-    path = path.resolve()
-    name = f"_xpu_kernels_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return sys.modules[name]
+    return module_of_file(path, f"_xpu_kernels_{path.stem}_")
 
 
 def _files(where: str) -> list[Path] | None:
