@@ -100,10 +100,6 @@ def check(stage: EpilogueStage, machine: Machine, known: Mapping[str, int], *, p
     source = stage.statement.source
     expression = stage.statement.expression
     broken: list[str] = []
-    if machine.agent is None or machine.agent.xy == (0, 0):
-        broken.append(
-            "the machine names no agent to acknowledge to, and (0,0) would answer the sending cluster, which drops it"
-        )  # fmt: skip
     if not machine.vectors:
         raise CompileError(f"machine {machine.name} has no vector core: no elementwise work can run on it", source)
     if len(stage.instances) > len(machine.vectors):
@@ -123,6 +119,11 @@ def check(stage: EpilogueStage, machine: Machine, known: Mapping[str, int], *, p
         broken.append(f"its footprint in L1 is {parts} = {footprint}, above the {limit} that are safe (L1_SAFE)")
     if words > isa.WALK_LIMIT:
         broken.append(f"gm*gn = {words} is above {isa.WALK_LIMIT}: F_LEN faults a VDRAIN that walks further")
+    by_tiles = len(broken)  # what other tiles may mend
+    if machine.agent is None or machine.agent.xy == (0, 0):
+        broken.append(
+            "the machine names no agent to acknowledge to, and (0,0) would answer the sending cluster, which drops it"
+        )  # fmt: skip
     for leaf in extra:
         if leaf not in bias:
             broken.append(
@@ -135,7 +136,7 @@ def check(stage: EpilogueStage, machine: Machine, known: Mapping[str, int], *, p
     if published:
         broken += undemonstrated(expression, known, source)
     if broken:
-        raise CannotFuse(broken, source)
+        raise CannotFuse(broken, source, retile=len(broken) == by_tiles, repeats=published and bool(bias))
 
 
 def lower(

@@ -22,15 +22,17 @@ class CompileError(KernelError):
 class CannotFuse(CompileError):
     """An epilogue that does not fit the path from a cluster straight into a vector core.
 
-    `conditions` holds every one that fails.
+    `conditions` holds every one that fails; `retile` says whether other tiles may do, `repeats` whether two stages would
+    repeat an operand, which lowering='published' does not.
     """
 
-    def __init__(self, conditions: list[str], source: Source):
+    def __init__(self, conditions: list[str], source: Source, *, retile: bool = True, repeats: bool = False):
         self.conditions = conditions
         listed = "; ".join(conditions)
         super().__init__(
-            f"this epilogue cannot be fused: {listed}. Fix: retile (another gm and gn), or write two stages with a "
-            "temp (t[i, j] <<= acc in the tiling, y <<= value after it; the knob fuse=False does the same)",
+            f"this epilogue cannot be fused: {listed}. Fix: {'retile (another gm and gn), or ' if retile else ''}write two "
+            "stages with a temp (t[i, j] <<= acc in the tiling, y <<= value after it, which reads every operand whole; the "
+            f"knob fuse=False does the same){', with lowering=' + repr('default') if repeats else ''}",
             source,
         )
 

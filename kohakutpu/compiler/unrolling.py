@@ -212,12 +212,6 @@ class _Builder:
                 continue
             target = self.buffers[statement.target.buffer]
             for leaf in statement.expression.leaves:
-                if isinstance(leaf, SliceLeaf) and len(leaf.slice.indices) == 1:
-                    raise CompileError(
-                        f"fuse=False: {leaf.slice.buffer}[{leaf.slice.indices[0]}] is per channel, which exists only "
-                        "inside the tiling; keep this epilogue fused",
-                        statement.source,
-                    )
                 if isinstance(leaf, TileLeaf):
                     name = next(name for number in self.names if (name := f"land{number}") not in self.buffers)
                     self.buffers[name] = Buffer(name, "temp", target.shape, target.batched, False, statement.source)
