@@ -16,6 +16,7 @@ from kohakutpu.compiler.predict import predict
 from kohakutpu.host.compare import digest
 from kohakutpu.host.simulate import run_reference
 from kohakutpu.lang.source import KernelError
+from kohakutpu.wording import counted
 
 from .graph import Graph
 from .planning import CopyStep, KernelStep, Slot, Step, pages, planned
@@ -33,6 +34,21 @@ class StepTime:
 
     name: str
     elapsed: float
+
+
+class Outputs(dict):
+    """Outputs by name; a name that there is none of is a SessionError, which lists those there are."""
+
+    def __init__(self, plan: str, values: Mapping[str, object]):
+        super().__init__(values)
+        self.plan = plan
+
+    def __missing__(self, name: object):
+        raise SessionError(
+            f"{self.plan} has no output {name!r}: its outputs are {', '.join(map(str, self))} (a result without .named(...) is "
+            "called after its kernel and the number of its call, matmul_0)",
+            caller(),
+        )
 
 
 @dataclass(frozen=True)
@@ -83,7 +99,7 @@ class Plan:
         self._layout = planned(session, graph)
         self.steps: list[Step] = self._layout.steps
         self.slots: dict[str, Slot] = self._layout.slots
-        self.outputs: dict[str, Tensor] = graph.outputs
+        self.outputs: dict[str, Tensor] = Outputs(self.name, graph.outputs)
         self.artifacts: list[Artifact | None] = []
         try:
             self.artifacts = [self._artifact(step) for step in self.steps]
@@ -221,7 +237,7 @@ class Plan:
                     watch(tensor, image.unpack(loader.read_buffer(image)))
         for tensor in self.outputs.values():
             tensor.written = True
-        outputs = {name: tensor.read() for name, tensor in self.outputs.items()}
+        outputs = Outputs(self.name, {name: tensor.read() for name, tensor in self.outputs.items()})
         return Outcome(outputs, sum(time.elapsed for time in times), loader.transport.unit, tuple(times))
 
     # ---- the interpreter ----
@@ -268,11 +284,11 @@ class Plan:
         flits = sum(artifact.flit_count for artifact in self.artifacts if artifact)
         cycles = sum(filter(None, self.predicted))
         lines = [
-            f"{self.name} for {self.session.machine.name}: {len(self.steps) - len(copies)} kernels, {len(copies)} copies, "
-            f"{flits} flits, {cycles:,} cycles predicted"
+            f"{self.name} for {self.session.machine.name}: {counted(len(self.steps) - len(copies), 'kernel')}, "
+            f"{counted(len(copies), 'copy', plural='copies')}, {counted(flits, 'flit')}, {counted(cycles, 'cycle', form=',')} predicted"
         ]
         for number, (step, artifact, time) in enumerate(zip(self.steps, self.artifacts, self.predicted, strict=True)):
-            cost = "by the HOST" if artifact is None else f"{artifact.flit_count} flits, {time:,} cycles"
+            cost = "by the HOST" if artifact is None else f"{counted(artifact.flit_count, 'flit')}, {counted(time, 'cycle', form=',')}"
             lines.append(f"step {number:3} stages {step.stages.start}-{step.stages.stop - 1} {self._text(step)}: {cost}")
         for slot in sorted(self.slots.values(), key=lambda slot: (slot.image.address, slot.life or (-1, -1))):
             life = f"stages {slot.life[0]}-{slot.life[1]}" if slot.life else "always" + " (cleared)" * slot.cleared

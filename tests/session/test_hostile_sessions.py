@@ -29,6 +29,18 @@ def wrong(rows):
 # ---- names ----------------------------------------------------------------------------------------------
 
 
+def test_an_output_that_is_none_is_refused_with_those_there_are():
+    session = on_model()
+    w = session.pin("w", numbers(32, 32, seed=1))
+    plan = session.plan(lambda x: (call(matmul, a=x, b=w, **TILE), call(softmax, x=x).named("n")), x=X)
+    assert "2 kernels, 1 copy, " in plan.summary() or "2 kernels, 0 copies, " in plan.summary()
+    for outputs in (plan.outputs, plan.run(x=numbers(*X)).outputs):
+        with pytest.raises(SessionError, match=r"<lambda> has no output 'y': its outputs are matmul_0, n \(") as caught:
+            outputs["y"]
+        assert 'outputs["y"]' in str(caught.value)
+        assert list(outputs) == ["matmul_0", "n"] and outputs.get("y") is None and "y" not in outputs
+
+
 @pytest.mark.parametrize("name", ["constant:0", "n@entry:2x1", "w@flat", "linear_silu_staged_2.t1", "softmax_0", "<lambda>/softmax_0"])
 def test_tensors_may_have_the_names_of_a_plans_own_buffers(name):
     session = on_model()
