@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -461,7 +462,10 @@ def test_generated_kernels_agree(generated, kernel_of, near, random, width):
 
 
 class Meetings:
-    """Random kernels whose workgroups meet inside loops, branches and helpers that all work-items take alike."""
+    """Random kernels whose workgroups meet inside loops, branches and helpers that all work-items take alike.
+
+    No work-item touches what another wrote or will write with no barrier between: the answer is not one of order.
+    """
 
     HELPER = """
 @device
@@ -515,6 +519,8 @@ def turned(s: Shared[i32], t: u32, v: i32, n: i32) -> i32:
                 leave = [f"    if {name} == {self.random.randrange(3)}:", f"        {word}"]
                 body = self.block(depth - 1, loops + 1)
                 place = self.random.randrange(len(body) + 1) if all(not b.startswith("     ") for b in body) else 0
+                if body[place : place + 1] == ["    barrier.workgroup()"]:  # who leaves before it has met as well
+                    leave.insert(1, "        barrier.workgroup()")
                 return [f"for {name} in range(n):", *body[:place], *leave, *body[place:]]
             case _:
                 return [f"c{number} = 0", f"while c{number} < 3 and ({self.alike()}):", f"    c{number} += 1",
@@ -531,17 +537,30 @@ def turned(s: Shared[i32], t: u32, v: i32, n: i32) -> i32:
 
 
 def meetings_agree(kernel_of, random, width: int) -> str:
-    declared = kernel_of(Meetings(random).kernel())
+    """The same bytes of interpreter and cpu, of a kernel whose groups the fast path, which sees any order, ran alone."""
+    text = Meetings(random).kernel()
+    declared = kernel_of(text)
     if refusals(declared):
         return "refused"
     assert CPU.refusal(declared) is None, CPU.refusal(declared)
     a, n = integers(36, seed=random.randrange(99)), random.randrange(4)
-    expected, found = np.zeros(36, np.int32), np.zeros(36, np.int32)
+    expected, alone = np.zeros(36, np.int32), np.zeros(36, np.int32)
     run(declared, [expected, a, n], Launch(3, 12, width))
+    for first in range(0, 36, 12):
+        path = run(declared, [alone[first : first + 12], a[first : first + 12], n], Launch(1, 12, width))
+        assert path == "fast", f"a generated kernel whose answer is the order of its work-items, n={n}:{text}"
+    np.testing.assert_array_equal(alone, expected)
     for checked in (True, False):
+        found = np.zeros(36, np.int32)
         execute(CPU, Request(declared, (3, 1, 1), (12, 1, 1), 0, (found, a, n)), width, checked)
         np.testing.assert_array_equal(found, expected)
     return "agreed"
+
+
+@pytest.mark.parametrize("seed", [5893, 7610, 17036, 7439, 20040])
+def test_a_loop_that_is_left_before_a_barrier_agrees(kernel_of, seed):
+    """Seeds with a break or a continue between a read of Shared memory and the barrier before the next write."""
+    assert meetings_agree(kernel_of, Random(seed), 1) == "agreed"
 
 
 @settings(max_examples=5, deadline=None)
