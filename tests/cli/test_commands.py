@@ -366,3 +366,8 @@ def test_plan_names_the_models_of_a_file_and_finds_modules_beside_it(call, tmp_p
     status, out, err = call("plan", f"{tmp_path}/mine.py:nat", "--machine", "quad", "--shape", "x=16x32")
     sys.modules.pop("sizes_beside_it")
     assert status == 2 and not out and err.endswith("mine.py has no nat; its models are net\n")
+
+
+def test_the_readme_quotes_the_line_that_a_fault_names():
+    found = re.search(r"(kohakutpu/kernels/\w+\.py):(\d+): (.+) \(instance", (ROOT / "README.md").read_text())
+    assert (ROOT / found[1]).read_text().splitlines()[int(found[2]) - 1].strip() == found[3]
