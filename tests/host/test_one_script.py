@@ -47,9 +47,11 @@ def test_scripts_share_a_served_machine_one_after_the_other(tmp_path, stop):
     with subprocess.Popen(ignoring, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
         assert server.stdout.readline() == "opening model to mm_mesh\n"
         assert server.stdout.readline() == f"ready on {address}: mm_mesh (model); Ctrl-C or SIGTERM ends it\n"
+        other = drive(f"socket:{address}", "quad")
         runs = [drive(f"socket:{address}") for _ in range(2)]
         server.send_signal(stop)
         rest = server.stdout.read()
+    assert other.returncode == 2 and "mm_mesh is served here, and not quad" in other.stderr
     assert [run.returncode for run in runs] == [0, 0] and runs[0].stdout == runs[1].stdout == drive("model").stdout
     assert server.returncode == 0 and int(re.match(r"([\d,]+) requests done", rest)[1].replace(",", "")) > 200
     assert not address.exists()

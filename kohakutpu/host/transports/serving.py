@@ -17,7 +17,7 @@ from pathlib import Path
 
 from kohakutpu.machine import Machine
 
-from ..transport import NoTransport, Transport
+from ..transport import NoTransport, Transport, TransportError
 from . import checked, wire
 from .stream import Dropped, Late, Stream, listen
 from .wire import Kind, Reply, Request
@@ -120,8 +120,8 @@ class Server:
             hello = checked.check_fields(checked.parse(request.payload), {"session": checked.TEXT}, "the hello")
             refusal = self._refusal(hello)
             if refusal:
-                wire.send_reply(stream, Reply(request.sequence, True, 0, wire.error_payload(NoTransport(refusal))))
-                raise Dropped(refusal)
+                wire.send_reply(stream, Reply(request.sequence, True, 0, wire.error_payload(refusal)))
+                raise Dropped(str(refusal))
             if self._session != hello["session"]:
                 self._session, self._last = hello["session"], Reply(0, False, 0.0)
             told = {
@@ -137,21 +137,23 @@ class Server:
         self._lost = math.inf
         return stream
 
-    def _refusal(self, hello: dict) -> str:
-        """Why a client is not let in; empty when it is."""
+    def _refusal(self, hello: dict) -> TransportError | None:
+        """Why a client is not let in; None when it is. Another machine than it expects is no way that is missing."""
         if (hello["protocol"], hello["version"]) != (wire.PROTOCOL, wire.VERSION):
-            return (
+            return NoTransport(
                 f"the client speaks {hello['protocol']} {hello['version']}, this server {wire.PROTOCOL} {wire.VERSION}"
             )
         if hello["machine"] != self.machine.name:
-            return f"{self.machine.name} is served here, and not {hello['machine']}"
+            return TransportError(f"{self.machine.name} is served here, and not {hello['machine']}")
         if hello["digest"] != wire.machine_digest(self.machine):
-            return f"another machine of the name {self.machine.name} is served here: the descriptions differ"
+            return TransportError(
+                f"another machine of the name {self.machine.name} is served here: the descriptions differ"
+            )
         if hello["resumes"] and self._session != hello["session"]:
-            return f"the session is not known to this server of {self.machine.name}"
+            return NoTransport(f"the session is not known to this server of {self.machine.name}")
         if self._session not in (None, hello["session"]):
-            return f"{self.machine.name} is in use by another client"
-        return ""
+            return NoTransport(f"{self.machine.name} is in use by another client")
+        return None
 
     def _answer(self, stream: Stream) -> bool:
         """Take one request and answer it; False when the connection, or with a BYE the session, is over."""

@@ -33,8 +33,8 @@ def _progress_of(payload: bytes) -> int | None:
 class SocketTransport(SessionTransport):
     """A session with a server at `address` for `machine`.
 
-    Raises `NoTransport` when nobody serves, when another machine is served, when another client holds it, and when a
-    connection is lost for good; `Unanswered` after `timeout` seconds without an answer.
+    Raises `TransportError` when another machine is served; `NoTransport` when nobody serves, when another client holds
+    it, and when a connection is lost for good; `Unanswered` after `timeout` seconds without an answer.
     """
 
     def __init__(self, address: tuple[str, int] | Path, machine: Machine, *, timeout: float = TIMEOUT):
@@ -46,7 +46,7 @@ class SocketTransport(SessionTransport):
         except (OSError, Dropped, Late) as error:
             self._hang_up()
             raise NoTransport(f"nobody serves {machine.name} on {self.where}: {reason(error)}{self._fate()}") from error
-        except NoTransport:
+        except TransportError:
             self._hang_up()
             raise
         self.engine: str = hello["engine"]
@@ -82,7 +82,7 @@ class SocketTransport(SessionTransport):
     def _resume(self, what: str) -> int:
         try:
             return self._hello(resumes=True)["last"]
-        except NoTransport as error:
+        except TransportError as error:
             raise NoTransport(f"{error}: whether the {what} was done is not known") from error
 
     def _send(self, stream: Stream, message: Request) -> None:
