@@ -151,6 +151,29 @@ def test_a_barrier_in_a_helper_in_a_branch_that_all_take(agree, cpu, kernel_of):
     agree(declared, np.zeros(12, np.int32), 5, block=12, width=4)
 
 
+REDUCED = "workgroup.reduce(Op.ADD, y & 7)"
+AFTER_A_RETURN = [
+    f"if n < 3 and {REDUCED} > 20:\n    return",
+    f"if n < 3 and {REDUCED} > 20:\n    y += 2",
+    f"if {REDUCED} > 99 or n == 1:\n    return",
+    f"if n < 1 or {REDUCED} > 20:\n    y += 2",
+    f"if n == 0 or {REDUCED} > 99:\n    return",
+    "z = x * 3 + n\nw = a.vload[4](n)\nbarrier.workgroup()\ny += z + w[0] + w[3]",
+]
+
+
+@pytest.mark.parametrize("width", [1, 4, 16])
+@pytest.mark.parametrize("body", AFTER_A_RETURN, ids=range(len(AFTER_A_RETURN)))
+def test_what_is_declared_after_a_return_outlives_a_rendezvous(agree, body_of, body, width):
+    declared = body_of(
+        "t = thread.x()\nx = a[thread.global_id_x()]\ny = i32(t)\nif n > 1:\n    return\n"
+        + body + "\nout[thread.global_id_x()] = x * 31 + y",
+        "out: KernelBuffer[i32], a: KernelBuffer[i32], n: i32",
+    )  # fmt: skip
+    for n in (0, 1, 3):
+        agree(declared, np.zeros(36, np.int32), np.arange(36, dtype=np.int32), n, grid=3, block=12, width=width)
+
+
 UNDEFINED = [
     ("out[0] = a[i32(t) + 60]", "a read of a[64], which has 64 elements", 4),
     ("out[i32(t) - 3] = 1", "a write of out[-3], which has 64 elements", 0),
@@ -490,7 +513,7 @@ def turned(s: Shared[i32], t: u32, v: i32, n: i32) -> i32:
 
     def alike(self) -> str:
         """A condition that all work-items share."""
-        return self.random.choice(["n > 1", "n == 2", "workgroup.reduce(Op.MAX, x) % 3 == 0",
+        return self.random.choice(["n > 1", "n == 2", "rem(workgroup.reduce(Op.MAX, x), 3) == 0",
                                    "n < 3 and workgroup.reduce(Op.ADD, y & 7) > 20",
                                    "workgroup.reduce(Op.MIN, x) < 0 or n == 1"])  # fmt: skip
 

@@ -206,18 +206,23 @@ class Flow(LoweringTarget):
             if isinstance(statement, (tree.Break, tree.Continue, tree.Return)):
                 break
             gone = self.leaves.of(statement) if number + 1 < len(body) else ()
-            if gone == {RETURN} and mask is None and self.may_copy():
-                self.without(self.remaining(mask, gone), body[number + 1 :])
+            rest = body[number + 1 :]
+            if gone == {RETURN} and mask is None and not self.outlived(rest) and self.may_copy():
+                self.without(self.remaining(mask, gone), rest)
                 break
             if gone:
                 mask = self.remaining(mask, gone)
-                rest = self.builder.append_basic_block("rest")
+                left = self.builder.append_basic_block("rest")
                 end = end or self.builder.append_basic_block("end")
-                self.builder.cbranch(self.any(mask), rest, end)
-                self.builder.position_at_end(rest)
+                self.builder.cbranch(self.any(mask), left, end)
+                self.builder.position_at_end(left)
         if end is not None:
             self.builder.branch(end)
             self.builder.position_at_end(end)
+
+    def outlived(self, body: tuple) -> bool:
+        """True if statements declare what later regions name; emitted twice, it would have two places, one unread."""
+        return any(isinstance(s, (tree.Declare, tree.DeclareShared)) and s.variable in self.crossing for s in body)
 
     def may_copy(self) -> bool:
         """True while a body may be emitted twice, for whole waves and for parts of one. Code must not grow without end."""

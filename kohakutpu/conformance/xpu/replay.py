@@ -162,7 +162,7 @@ def _judge(kernel: Kernel, recording: Recording, held: HeldList, budget: float) 
     run(kernel, arguments, launch, MACHINE if machine(recording.backend) else HOST)
     entry = held.find(kernel.name, recording.backend)
     bound = EXACT if entry is None or entry.bound is None else entry.bound
-    worst, notes = (0, 0.0), []
+    worst, notes, floats = (0, 0.0), [], True
     judged = parts(parameters, recording)
     if not judged:
         raise RecordingError("no buffer that could be compared")
@@ -174,12 +174,14 @@ def _judge(kernel: Kernel, recording: Recording, held: HeldList, budget: float) 
         result = compare(part.kind, before, reference, after, bound)
         if result.outside:
             notes.append(_difference(part, reference, after, result, recording, bound))
+            floats = floats and part.kind.kind == "float"
         worst = max(worst[0], result.ulps), max(worst[1], result.rel)
     if entry is not None and entry.bound is None:
         return ("held", f"{entry.why}: {notes[0]}", memory) if notes else ("stale", entry.why, memory)
     if notes:
         more = f"; and {len(notes) - 1} more of its buffers" if len(notes) > 1 else ""
-        return "fail", notes[0] + more, memory
+        meant = "; a bound that is meant goes on the held list (--held)" if entry is None and floats else ""
+        return "fail", notes[0] + more + meant, memory
     return (
         "pass",
         "" if bound == EXACT else f"worst {worst[0]} ulps, {worst[1]:.3g} of the scale, within {bound}",
