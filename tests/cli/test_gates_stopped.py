@@ -52,6 +52,11 @@ def until(what, seconds=SECONDS):
     return found
 
 
+def heed_interrupts():
+    """Tests may themselves be a background job, whose children are told to ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(
     "name, stop, status",
     [
@@ -63,7 +68,8 @@ def until(what, seconds=SECONDS):
 def test_no_simulator_is_left(tmp_path, name, stop, status):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-m", "kohakutpu.cli.main", name, *COMMANDS[name]]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment) as run:
+    options = {"stderr": subprocess.PIPE, "text": True, "cwd": tmp_path, "env": environment, "preexec_fn": heed_interrupts}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, **options) as run:
         try:
             simulators = until(lambda: run.poll() is not None or simulators_of(run.pid))
             assert run.poll() is None and simulators, "no simulator was started"
