@@ -773,3 +773,17 @@ def test_what_names_no_transport(spec, reason):
 def test_faults_are_planted_where_a_machine_starts(spec):
     with pytest.raises(SpecError, match="fault noc-lost-tail cannot be planted through"):
         open_transport(spec, MACHINE, faults=["noc-lost-tail"])
+
+
+def test_a_socket_file_is_there_once_it_can_be_connected_to(tmp_path, monkeypatch):
+    address, seen, link = tmp_path / "socket", [], os.link
+
+    def watched(source, target):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.connect(str(source))
+        seen.append(address.exists())
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", watched)
+    with listen(address):
+        assert seen == [False] and [path.name for path in tmp_path.iterdir()] == ["socket"]

@@ -66,7 +66,7 @@ def test_a_lost_completion_ends_with_the_state_of_every_node():
         run("fused", {"cluster0": "sequencer-lost-completion"}, timeout=2000)
     assert error.value.exit_status == 4
     text = str(error.value)
-    assert "cluster0 (2,1): 1 instructions not completed, the oldest of cycle " in text
+    assert "cluster0 (2,1): 1 instruction not completed, the oldest of cycle " in text
     assert "last signal raised: INST_COMPLETE" in text and "PROG_CRED: credit=31" in text
     for name in ("vector0 (1,0): ", "mag0 (0,1): 256 words read; 0 words written", "agent (1,1): idle"):
         assert f"  {name}" in text
@@ -84,7 +84,7 @@ def test_a_lost_write_acknowledgement_ends_with_the_state_of_every_node():
 @pytest.mark.parametrize(
     "fault, status, shown",
     [
-        ("cluster0=sequencer-lost-completion", 4, "nodes:\n  cluster0 (2,1): 1 instructions not completed"),
+        ("cluster0=sequencer-lost-completion", 4, "nodes:\n  cluster0 (2,1): 1 instruction not completed"),
         ("cluster0=lane-saturate", 0, "fault cluster0=lane-saturate: injected, and this kernel does not show it"),
         ("cluster0=nope", 2, "cluster0 of mm_mesh has no fault 'nope'; there are: cluster-bank-stuck, "),
         ("cluster0=lane-tye", 2, "cluster0 of mm_mesh has no fault 'lane-tye'; did you mean 'lane-tie'?"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import threading
 from pathlib import Path
 
 from ..transport import NoTransport
@@ -108,7 +109,7 @@ def listen(address: tuple[str, int] | Path) -> socket.socket:
     """A listening socket that only this machine reaches. Raises `NoTransport` when the address is taken or is no local
     one.
 
-    A socket file that a dead server has left is replaced.
+    A socket file that a dead server has left is replaced. A new one is there only once it can be connected to.
     """
     if not isinstance(address, Path):
         if address[0] not in ("127.0.0.1", "localhost"):
@@ -121,12 +122,26 @@ def listen(address: tuple[str, int] | Path) -> socket.socket:
         _clear(address)
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        server.bind(str(address) if isinstance(address, Path) else address)
-        server.listen()
+        if isinstance(address, Path):
+            _appear(server, address)
+        else:
+            server.bind(address)
+            server.listen()
     except OSError as error:
         server.close()
         raise NoTransport(f"cannot listen on {address}: {error.strerror or error}") from error
     return server
+
+
+def _appear(server: socket.socket, address: Path) -> None:
+    """Listen under another name first: whoever waits for the file may connect as soon as it is there."""
+    hidden = address.with_name(f".{os.getpid():x}-{threading.get_ident() & 0xFFFF:x}")
+    server.bind(str(hidden))
+    try:
+        server.listen()
+        os.link(hidden, address)
+    finally:
+        hidden.unlink()
 
 
 def check_listen(address: tuple[str, int] | Path) -> None:
