@@ -17,6 +17,7 @@ from kohakutpu.lang.extents import Extents
 from kohakutpu.lang.kernel import Kernel
 from kohakutpu.lang.source import located
 from kohakutpu.lang.trace import Constant, Contract, Open, Trace
+from kohakutpu.lang.values import positive
 from kohakutpu.machine import Machine, to_yaml
 
 from . import bands, cluster, cluster_published, elementwise, fusion, ksplit, padding, relayout, rows, tiles
@@ -108,6 +109,8 @@ def settle(
 def _with_ksplit(kernel: Kernel, knobs: Mapping[str, object], options: Options) -> Mapping[str, object]:
     """The knobs with `Options.ksplit` among them; "auto" does not touch a number that is given."""
     given = knobs.get("ksplit", AUTO)
+    if given != AUTO:
+        positive(given, f"{kernel.name}: knob ksplit", kernel.source)
     if options.ksplit is None or (options.ksplit == AUTO and given != AUTO):
         return knobs
     if given not in (AUTO, options.ksplit):

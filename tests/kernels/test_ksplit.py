@@ -14,7 +14,7 @@ from kohakutpu.compiler import CompileError, Options, compile_kernel, ksplit, se
 from kohakutpu.compiler.predict import predict
 from kohakutpu.host.driver import NoAnswer
 from kohakutpu.host.simulate import run_model, run_reference
-from kohakutpu.lang import Extents
+from kohakutpu.lang import Extents, KernelError
 from kohakutpu.machine import load
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -206,3 +206,9 @@ def test_the_command_chooses_too_and_says_so(capsys):
         with pytest.raises(SystemExit) as end:
             main(["run", *words, f"--ksplit={bad}"])
         assert end.value.code == 2 and f"{bad!r}: expected a number of parts, at least 1, or auto" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("parts", [0, -1, 2.5, True, "many"])
+def test_parts_that_are_no_number_are_refused_before_tiles_are_chosen(parts):
+    with pytest.raises(KernelError, match="knob ksplit: expected an integer of at least 1"):
+        settle(K.matmul, load("quad"), {"a": (16, 64), "b": (16, 64)}, {"gm": "auto", "ksplit": parts}, Options())
