@@ -5,14 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from kohakutpu.compiler import compile_kernel
-from kohakutpu.host.compare import compare
-from kohakutpu.host.simulate import run_model, run_reference
 from kohakutpu.machine import load
-from sim.kernels import run_rtl
 
 sys.path.insert(0, str(Path(__file__).parent))
-from running import LIBRARY, operands_of, small_case  # noqa: E402
+from on_gates import equal_on_gates  # noqa: E402
+from running import LIBRARY, small_case  # noqa: E402
 
 
 @pytest.mark.slow
@@ -21,12 +18,5 @@ from running import LIBRARY, operands_of, small_case  # noqa: E402
 def test_every_kernel_on_the_gates(name, machine):
     kernel, machine = LIBRARY[name], load(machine)
     shapes, knobs = small_case(kernel)
-    artifact = compile_kernel(kernel, machine, shapes, knobs)
-    operands = operands_of(shapes, seed=7, specials=0.02)
-    gates = run_rtl(artifact, machine, operands)
-    compared = compare(artifact, run_reference(kernel, knobs, operands, machine).outputs, gates.run.outputs)
-    assert compared and all(row.equal for row in compared), compared[0].first
-    model = run_model(artifact, machine, operands)
-    assert (gates.cycles, gates.flits) == (model.cycles, model.flits)
-    assert (gates.dram_read, gates.dram_written) == (model.dram_read, model.dram_written)
+    gates, compared = equal_on_gates(kernel, shapes, machine, knobs, seed=7)
     print(f"\n{name} on {machine.name}: {gates.cycles} cycles, {', '.join(f'{r.buffer} {r.bytes} bytes {r.found}' for r in compared)}")

@@ -8,14 +8,11 @@ import pytest
 
 from kohakutpu import kernels as K
 from kohakutpu.cli.main import main
-from kohakutpu.compiler import Options, compile_kernel
-from kohakutpu.host.compare import compare
-from kohakutpu.host.simulate import run_model, run_reference
+from kohakutpu.compiler import Options
 from kohakutpu.machine import load
-from sim.kernels import run_rtl
 
 sys.path.insert(0, str(Path(__file__).parent))
-from running import operands_of  # noqa: E402
+from on_gates import equal_on_gates  # noqa: E402
 
 X = {"x": (12, 300), "w": (16, 300)}
 CASES = {
@@ -32,15 +29,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_gates_have_the_interpreters_bytes_and_the_models_cycles(name):
     kernel, shapes, knobs, options = CASES[name]
-    machine = load("quad")
-    artifact = compile_kernel(kernel, machine, shapes, knobs, options)
-    operands = operands_of(shapes, specials=0.02)
-    gates = run_rtl(artifact, machine, operands)
-    compared = compare(artifact, run_reference(kernel, knobs, operands, machine).outputs, gates.run.outputs)
-    assert compared and all(row.equal for row in compared), compared[0].first
-    model = run_model(artifact, machine, operands)
-    assert (gates.cycles, gates.flits) == (model.cycles, model.flits)
-    assert (gates.dram_read, gates.dram_written) == (model.dram_read, model.dram_written)
+    equal_on_gates(kernel, shapes, load("quad"), knobs, options)
 
 
 @pytest.mark.slow

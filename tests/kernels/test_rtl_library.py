@@ -6,17 +6,13 @@ from pathlib import Path
 import pytest
 
 from kohakutpu import lang as L
-from kohakutpu.compiler import compile_kernel
-from kohakutpu.host.compare import compare
-from kohakutpu.host.simulate import run_model, run_reference
 from kohakutpu.kernels import elementwise, rows
 from kohakutpu.kernels.attention import attention
 from kohakutpu.lang import dims, kernel
 from kohakutpu.machine import load
-from sim.kernels import run_rtl
 
 sys.path.insert(0, str(Path(__file__).parent))
-from running import operands_of  # noqa: E402
+from on_gates import equal_on_gates  # noqa: E402
 
 M, N = dims("M, N")
 
@@ -51,10 +47,4 @@ CASES = [
 def test_gates_have_the_interpreters_bytes_and_the_models_cycles(made, shapes, machine):
     machine = load(machine)
     knobs = {"gm": 2} if made is attention else {}
-    artifact = compile_kernel(made, machine, shapes, knobs)
-    operands = operands_of(shapes, specials=0.02)
-    gates = run_rtl(artifact, machine, operands)
-    compared = compare(artifact, run_reference(made, knobs, operands, machine).outputs, gates.run.outputs)
-    assert compared and all(row.equal for row in compared), compared[0].first
-    model = run_model(artifact, machine, operands)
-    assert (gates.cycles, gates.flits) == (model.cycles, model.flits)
+    equal_on_gates(made, shapes, machine, knobs)

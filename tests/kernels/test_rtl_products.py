@@ -6,14 +6,11 @@ from pathlib import Path
 import pytest
 
 from kohakutpu import kernels as K
-from kohakutpu.compiler import Options, compile_kernel
-from kohakutpu.host.compare import compare
-from kohakutpu.host.simulate import run_model, run_reference
+from kohakutpu.compiler import Options
 from kohakutpu.machine import load
-from sim.kernels import run_rtl
 
 sys.path.insert(0, str(Path(__file__).parent))
-from running import operands_of  # noqa: E402
+from on_gates import equal_on_gates  # noqa: E402
 
 X, GATED = {"x": (20, 70), "w": (24, 70)}, {"x": (12, 64), "wg": (20, 64), "wu": (20, 64)}
 RESIDUAL = X | {"r": (20, 24)}
@@ -41,12 +38,4 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_gates_have_the_interpreters_bytes_and_the_models_cycles(name, machine):
     kernel, shapes, knobs, options = CASES[name]
-    machine = load(machine)
-    artifact = compile_kernel(kernel, machine, shapes, knobs, options)
-    operands = operands_of(shapes, specials=0.02)
-    gates = run_rtl(artifact, machine, operands)
-    compared = compare(artifact, run_reference(kernel, knobs, operands, machine).outputs, gates.run.outputs)
-    assert compared and all(row.equal for row in compared), compared[0].first
-    model = run_model(artifact, machine, operands)
-    assert (gates.cycles, gates.flits) == (model.cycles, model.flits)
-    assert (gates.dram_read, gates.dram_written) == (model.dram_read, model.dram_written)
+    equal_on_gates(kernel, shapes, load(machine), knobs, options)
