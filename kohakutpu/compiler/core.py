@@ -26,6 +26,10 @@ class CoreState:
     bases: dict[int, int] = field(default_factory=dict)
     dims: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
 
+    def holds(self, words: Sequence[int]) -> bool:
+        """Whether the image is known to begin with `words`."""
+        return all(self.image.get(address) == word for address, word in enumerate(words))
+
 
 class CoreWriter:
     """Collects the payloads of one instance; with `reuse`, leaves out what the core is known to hold."""

@@ -363,7 +363,7 @@ def _default(plan: Plan, span: Span, images, state: CoreState, known, choice: _C
         image.put(Opcode.VDRAIN, ad=ad_drain + place, l1=region[node])
     image.put(Opcode.VDRAIN, ad=ad_drain, l1=n * room)
     image.put(Opcode.VHALT)
-    fresh = state.image.get(0) is None or any(state.image.get(a) != word for a, word in enumerate(image.words))
+    fresh = not state.holds(image.words)
     core = CoreWriter(state, reuse=True)
     core.image(image.words)
     core.base(AD_WINDOW, 0)

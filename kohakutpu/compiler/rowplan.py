@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kohakutpu.lang.source import Source
 from kohakutpu.lang.trace import BufferLeaf
 
 from .artifact import BufferImage
+from .core import CoreState, CoreWriter
 from .layouts import HALVES, WORD, Tile
+from .programs import CHUNK
 from .refusals import UNROLLED, CompileError
-from .rowwords import AD_QUAD, QUAD
+from .rowwords import AD_QUAD, AD_SAME, AD_WINDOW, QUAD
 from .stages import Key, Result, RowStage
 
 
@@ -239,3 +241,14 @@ def _walk(leaf: BufferLeaf, stage: RowStage, source: Source) -> dict[str, int | 
 def address_of(image: BufferImage, copy: int) -> int:
     """Where a batch element of a buffer begins."""
     return image.address + (copy * image.stride if image.copies > 1 else 0)
+
+
+def begun(state: CoreState, words: Sequence[int]) -> CoreWriter:
+    """What an instance begins with: the image, and the two descriptors through which every row program reads L1."""
+    core = CoreWriter(state, reuse=True)
+    core.image(words)
+    core.base(AD_WINDOW, 0)
+    core.line(AD_WINDOW, 1, CHUNK)
+    core.base(AD_SAME, 0)
+    core.line(AD_SAME, 0, 1)
+    return core

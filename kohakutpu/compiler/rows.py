@@ -17,15 +17,15 @@ from kohakutpu.lang.trace import BufferLeaf
 from . import rowstream
 from .apart import boxes
 from .artifact import BufferImage, Writer
-from .core import CoreState, CoreWriter, Image
+from .core import CoreState, Image
 from .elementwise import FILL_CYCLES
 from .expressions import K_REGISTERS, REGISTERS, Constants
 from .layouts import WORD
 from .programs import CHUNK, FLIT_CYCLES, RUN_CYCLES
 from .refusals import CompileError
 from .rowcode import NoRegister, assign_registers, emit, estimated_cycles
-from .rowplan import RowPlan, RowSpan, address_of, plan
-from .rowwords import AD_QUAD, AD_SAME, AD_WINDOW, HIGH, LEAST, ODD, QUAD, RESULT, RowWords, Storage, prologue
+from .rowplan import RowPlan, RowSpan, address_of, begun, plan
+from .rowwords import AD_QUAD, AD_SAME, HIGH, LEAST, ODD, QUAD, RESULT, RowWords, Storage, prologue
 from .stages import Key
 
 MOST_IN_STEP = 8
@@ -218,13 +218,8 @@ def _group_predicates(image: Image, lanes: list[int], spare: int) -> None:
 def _instance(plan: RowPlan, span: RowSpan, images, state: CoreState, program: _Program) -> list[int]:
     stage = plan.stage
     ad_drain = plan.descriptors - 1
-    fresh = state.image.get(0) is None or any(state.image.get(a) != word for a, word in enumerate(program.words))
-    core = CoreWriter(state, reuse=True)
-    core.image(program.words)
-    core.base(AD_WINDOW, 0)
-    core.line(AD_WINDOW, 1, CHUNK)
-    core.base(AD_SAME, 0)
-    core.line(AD_SAME, 0, 1)
+    fresh = not state.holds(program.words)
+    core = begun(state, program.words)
     if plan.tiled:
         core.base(AD_QUAD, 0)
         core.line(AD_QUAD, QUAD, CHUNK)

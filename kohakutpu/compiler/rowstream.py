@@ -15,15 +15,15 @@ from kohakutpu.isa.vector import Mode, Opcode, Source
 from kohakutpu.lang.trace import Reduce
 
 from .artifact import BufferImage
-from .core import CoreState, CoreWriter, Image
+from .core import CoreState, Image
 from .elementwise import FILL_CYCLES
 from .expressions import REGISTERS, Constants
 from .layouts import HALVES, WORD
 from .programs import CHUNK, FLIT_CYCLES, RUN_CYCLES
 from .rowcode import NoRegister, Reg, Word, assign_registers, emit, estimated_cycles, in_step, woven
-from .rowplan import RowPlan, RowSpan, address_of
+from .rowplan import RowPlan, RowSpan, address_of, begun
 from .rowwords import (
-    AD_SAME, AD_WINDOW, COMBINE, PIECE, RESULT, Piece, Place, RowWords, Storage, Stream, pieces_of, prologue,
+    COMBINE, PIECE, RESULT, Piece, Place, RowWords, Storage, Stream, pieces_of, prologue,
 )  # fmt: skip
 
 CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # pieces of a segment
@@ -316,12 +316,7 @@ def _pinned(sections: Sequence[Sequence[Word]], scalars: Sequence[int]) -> dict[
 def instance(plan: RowPlan, span: RowSpan, images: Mapping[str, BufferImage], state: CoreState, program: Streamed) -> list[int]:
     """The payloads of an instance's rows."""
     stage = plan.stage
-    core = CoreWriter(state, reuse=True)
-    core.image(program.words)
-    core.base(AD_WINDOW, 0)
-    core.line(AD_WINDOW, 1, CHUNK)
-    core.base(AD_SAME, 0)
-    core.line(AD_SAME, 0, 1)
+    core = begun(state, program.words)
     ad_drain = plan.descriptors - 1
     for place, leaf in enumerate(plan.leaves):
         if leaf.repeated and leaf.node in plan.single_leaves:
