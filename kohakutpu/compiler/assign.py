@@ -57,13 +57,54 @@ class _Needs:
 
 def assign(
     program: Program, trace: Trace, extents: Extents, preq: Collection[str] = (),
-    given: Mapping[str, Layout] = MappingProxyType({}),
+    given: Mapping[str, Layout] = MappingProxyType({}), by_rows: bool = True,
 ) -> tuple[dict[str, Layout], list[Need]]:  # fmt: skip
     """The layout of every buffer, and the copies that products need of temps in another one; `preq` names operands
-    that are MXFP7 in memory, `given` operands that lie in an order already.
+    that are MXFP7 in memory, `given` operands that lie in an order already. With `by_rows`, elementwise statements of
+    `program` may become ones over rows.
 
     Raises CompileError for two needs that disagree, for a port nothing uses, and for a `preq` that is no operand.
     """
+    needs, written = _collect(program, trace, extents, preq, given)
+    while by_rows and _by_rows(program, needs):
+        needs, written = _collect(program, trace, extents, preq, given)
+    layouts: dict[str, Layout] = {}
+    for name in preq:
+        read = [n for n in needs.operands if program.buffers[n].role == "in" and n not in needs.group]
+        if name not in read:
+            listed = ", ".join(read) or "none"
+            raise CompileError(f"preq: {name} is not an input that only products read; those are {listed}")
+    copies: list[Need] = []
+    for name in program.buffers:
+        members = sorted(needs.group.get(name, {name}), key=list(program.buffers).index)
+        needed = [(member, needs.needed[member]) for member in members if member in needs.needed]
+        for other, wanted in needed[1:]:
+            if wanted[0] != needed[0][1][0]:
+                needs.refuse(needed[0][0], needed[0][1], other, wanted)
+        read = [(member, pair) for member in members for pair in needs.operands.get(member, {}).items()]
+        if not needed and not read and name not in needs.group:
+            raise CompileError(f"{name} is declared and never used", program.buffers[name].source)
+        orders = {layout for _, (layout, _) in read}
+        if not needed and len(orders) == 1:
+            layouts[name] = read[0][1][0]
+        else:
+            held = needed[0][1] if needed else (Flat(needs.shape(name)), program.buffers[name].source)
+            layouts[name] = held[0]
+            for layout, source in needs.operands.get(name, {}).items():
+                if layout == held[0]:
+                    continue
+                if program.buffers[name].role != "temp":
+                    first, second = (needed[0], (name, (layout, source))) if needed else (read[0], read[1])
+                    needs.refuse(*first, *second)
+                copies.append(Need(name, layout, source))
+        _check_padding(name, layouts[name], written)
+    return layouts, copies
+
+
+def _collect(
+    program: Program, trace: Trace, extents: Extents, preq: Collection[str], given: Mapping[str, Layout]
+) -> tuple[_Needs, dict[str, Source]]:
+    """What every stage needs, and the buffers that elementwise work computes, with a line that does."""
     needs = _Needs(program.buffers, extents)
     for name, layout in given.items():
         _given(needs, trace, name, layout)
@@ -107,37 +148,26 @@ def assign(
         members = needs.group.get(name, {name})
         if not any(isinstance(needs.needed[m][0], Tile) for m in members if m in needs.needed):
             needs.need(name, layout, source)
-    layouts: dict[str, Layout] = {}
-    for name in preq:
-        read = [n for n in needs.operands if program.buffers[n].role == "in" and n not in needs.group]
-        if name not in read:
-            listed = ", ".join(read) or "none"
-            raise CompileError(f"preq: {name} is not an input that only products read; those are {listed}")
-    copies: list[Need] = []
-    for name in program.buffers:
-        members = sorted(needs.group.get(name, {name}), key=list(program.buffers).index)
-        needed = [(member, needs.needed[member]) for member in members if member in needs.needed]
-        for other, wanted in needed[1:]:
-            if wanted[0] != needed[0][1][0]:
-                needs.refuse(needed[0][0], needed[0][1], other, wanted)
-        read = [(member, pair) for member in members for pair in needs.operands.get(member, {}).items()]
-        if not needed and not read and name not in needs.group:
-            raise CompileError(f"{name} is declared and never used", program.buffers[name].source)
-        orders = {layout for _, (layout, _) in read}
-        if not needed and len(orders) == 1:
-            layouts[name] = read[0][1][0]
-        else:
-            held = needed[0][1] if needed else (Flat(needs.shape(name)), program.buffers[name].source)
-            layouts[name] = held[0]
-            for layout, source in needs.operands.get(name, {}).items():
-                if layout == held[0]:
-                    continue
-                if program.buffers[name].role != "temp":
-                    first, second = (needed[0], (name, (layout, source))) if needed else (read[0], read[1])
-                    needs.refuse(*first, *second)
-                copies.append(Need(name, layout, source))
-        _check_padding(name, layouts[name], written)
-    return layouts, copies
+    return needs, written
+
+
+def _by_rows(program: Program, needs: _Needs) -> bool:
+    """Turn elementwise statements whose operands lie in tiles, beside others that cannot, into ones over rows, which
+    read each operand as it lies. Returns whether there was one."""
+    found = False
+    for number, stage in enumerate(program.stages):
+        if not isinstance(stage, ElementwiseStage):
+            continue
+        orders = {needs.needed[name][0] for name in needs.group[stage.target] if name in needs.needed}
+        leaves = [leaf for leaf in stage.expression.leaves if isinstance(leaf, BufferLeaf)]
+        tiled = {name for name, (layout, _) in needs.needed.items() if isinstance(layout, Tile)}
+        if len(orders) < 2 or stage.target in tiled or not any(leaf.buffer in tiled for leaf in leaves):
+            continue
+        shape = needs.shape(stage.target)
+        shapes = dict.fromkeys((stage.written, *leaves), shape)
+        program.stages[number] = RowStage(stage.written, stage.expression, stage.part, stage.statement, shape, shapes)
+        found = True
+    return found
 
 
 def _given(needs: _Needs, trace: Trace, name: str, layout: Layout) -> None:

@@ -140,7 +140,7 @@ class Compilation:
         self.cuts: dict[str, relayout.Shape] = {}  # by the copy's name
         self.given = dirt
         self.copies_clean = False
-        self.layouts, copies = assign(self.program, trace, extents, options.preq, options.layouts)
+        self.layouts, copies = assign(self.program, trace, extents, options.preq, options.layouts, not self.published)
         if copies:
             self._relayouts(copies)
         self.plans: dict[int, elementwise.Plan] = {}

@@ -68,6 +68,12 @@ def in_step(streams: Sequence[Sequence[Bundle]]) -> list[Word]:
     return out
 
 
+def one_by_one(streams: Sequence[Sequence[Bundle]]) -> list[Word]:
+    """The words of streams one after another, in fewer registers; shared ones where the first stream has them."""
+    return [word for place, bundles in enumerate(streams) for bundle in bundles if place == 0 or not bundle[0].shared
+            for word in bundle]  # fmt: skip
+
+
 def woven(words: Sequence[Word], others: Sequence[Word]) -> list[Word]:
     """`words` with one of `others` behind each reduction, where the next reduction waits anyway; the rest at the end."""
     left = list(others)

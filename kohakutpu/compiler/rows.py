@@ -156,9 +156,10 @@ def _program(plan: RowPlan, rows: int, known, arrays: bool, room: int) -> _Progr
     code = RowWords(stage.expression, stage.shape[-1], storage.singles, plan.repeated_leaves, constants, source)
     lengths = code.lengths()
     most = min(MOST_IN_STEP, rows if len(code.pieces) == 1 else len(code.pieces))
-    widths = [QUAD] if storage.quads else range(most, 0, -1)
-    for width in widths:
-        words = code.rows(storage, rows, math.ceil(rows / math.ceil(rows / width)) if len(code.pieces) == 1 else width)
+    ways = [(QUAD, False), (QUAD, True)] if storage.quads else [(width, False) for width in range(most, 0, -1)]
+    for width, sparing in ways:
+        together = math.ceil(rows / math.ceil(rows / width)) if len(code.pieces) == 1 else width
+        words = code.rows(storage, rows, together, sparing)
         scalars = [s for s in range(1, REGISTERS) if s not in constants.scalars.values()]
         try:
             settled = assign_registers(words, scalars)

@@ -7,7 +7,7 @@ from L1, which gives the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from kohakutpu.isa.vector import COMPARES, OPERANDS, DType, Mask, Mode, Opcode, RedKind, Source
@@ -17,7 +17,7 @@ from kohakutpu.lang.trace import BufferLeaf, Constant, ElementOp, Expression, Op
 from .core import Image
 from .expressions import K_REGISTERS, Constants, folded, steps
 from .refusals import CompileError
-from .rowcode import Bundle, Reg, Word, in_step, woven
+from .rowcode import Bundle, Reg, Word, in_step, one_by_one, woven
 from .stages import Kept
 
 PIECE = 128  # elements of a register
@@ -130,29 +130,35 @@ class RowWords:
         self.shared.append(shared)
         self.level.append(level)
 
-    def rows(self, storage: Storage, count: int, width: int) -> list[Word]:
-        """The words of rows 0 to `count` - 1, `width` rows or pieces in step. Rows of tiles come in fours."""
+    def rows(self, storage: Storage, count: int, width: int, sparing: bool = False) -> list[Word]:
+        """The words of rows 0 to `count` - 1, `width` rows or pieces in step. Rows of tiles come in fours; `sparing` takes them
+        out of their tiles before anything else and goes on row by row, in fewer registers."""
         out: list[Word] = []
         if len(self.pieces) > 1:
             together = QUAD if storage.quads else 1
             for first in range(0, count, together):
-                out += self._wide(storage, range(first, first + together), 1 if storage.quads else width)
+                out += self._wide(storage, range(first, first + together), 1 if storage.quads else width, sparing)
             return out
         (piece,) = self.pieces
         reduced = {position for position, node in enumerate(self.nodes) if isinstance(node, Reduce)}
+        order = self._order(range(len(self.nodes)), storage, sparing)
         for first in range(0, count, width):
             common: dict = {}
             lanes = []
             for row in range(first, min(first + width, count)):
-                stream = Stream(self, storage, row, piece, {}, reduced, common)
-                for position in range(len(self.nodes)):
+                stream = Stream(self, storage, row, piece, {}, reduced, common, sparing=sparing)
+                for position in order:
                     stream.node(position)
                 stream.store()
                 lanes.append(stream.words)
-            out += in_step(lanes)
+            out += one_by_one(lanes) if sparing else in_step(lanes)
         return out
 
-    def _wide(self, storage: Storage, rows: range, width: int) -> list[Word]:
+    def _order(self, positions: Iterable[int], storage: Storage, sparing: bool) -> list[int]:
+        """Nodes as they are computed: `sparing` has tiles first."""
+        return sorted(positions, key=lambda position: (sparing and position not in storage.quads, position))
+
+    def _wide(self, storage: Storage, rows: range, width: int, sparing: bool) -> list[Word]:
         """Rows in pieces, `width` pieces of each in step."""
         whole = self.pieces[0]
         numbers = [Stream(self, storage, row, whole, {}) for row in rows]  # what each row is one number of
@@ -187,13 +193,13 @@ class RowWords:
                 for piece in group:
                     for number in numbers:
                         stream = Stream(self, storage, number.row, piece, dict(number.where), set(wanted), common, kept)
-                        for position in sorted({*needed, *wanted}):
+                        for position in self._order({*needed, *wanted}, storage, sparing):
                             stream.node(position)
                         if final and self.along[last]:
                             stream.store()
                         streams.append(stream)
                 # The results of one group are combined while the next one is reduced; four rows have no registers for that.
-                words = in_step([stream.words for stream in streams])
+                words = (one_by_one if sparing else in_step)([stream.words for stream in streams])
                 out += [*taken(), *words] if storage.quads else woven(words, taken())
                 for position in wanted:
                     for place, stream in enumerate(streams):
@@ -277,7 +283,8 @@ class Stream:
     that it is to make."""
 
     def __init__(self, rows: RowWords, storage: Storage, row: int, piece: Piece, where: dict[int, Place],
-                 reduced: Set[int] = frozenset(), common: dict | None = None, kept: Set[int] = frozenset()):  # fmt: skip
+                 reduced: Set[int] = frozenset(), common: dict | None = None, kept: Set[int] = frozenset(),
+                 sparing: bool = False):  # fmt: skip
         """`common` is what the first of several rows in step leaves for the others, `kept` what L1 has of a band."""
         self.rows = rows
         self.storage = storage
@@ -287,6 +294,8 @@ class Stream:
         self.reduced = reduced
         self.common = common
         self.kept = kept
+        # Other values wait beside the four words of a quad, so these are joined as soon as they can be.
+        self.sparing = sparing or len(rows.pieces) > 1
         self.words: list[Bundle] = []
         self.share = False  # the words being made serve all rows in step
 
@@ -371,7 +380,6 @@ class Stream:
 
     def _transposed(self, position: int) -> tuple[Bundle, list[Reg]]:
         storage, constants = self.storage, self.rows.constants
-        wide = len(self.rows.pieces) > 1  # then other values wait, so the four are joined as soon as they can be
         first = storage.first[position] + self.row // QUAD * storage.quads[position] + QUAD * self.piece.word
         self.share = True
         words, rows = [], []
@@ -388,9 +396,9 @@ class Stream:
                 elif moved is not reg:
                     words.append(self.word(Opcode.VCVT, [("va", reg)], [("vd", moved)], dtype=DType.FP32))
                 parts.append(moved)
-                if wide and place == 1:
+                if self.sparing and place == 1:
                     words.append(self._joined(parts, 0, 1, ODD))
-            words += [self._joined(parts, *pair) for pair in JOINS[int(wide) :]]
+            words += [self._joined(parts, *pair) for pair in JOINS[int(self.sparing) :]]
             rows.append(parts[0])
         return tuple(words), rows
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kohakutpu import lang as L
 from kohakutpu.compiler import CompileError, compile_kernel
+from kohakutpu.compiler.layouts import Tile
 from kohakutpu.host.simulate import run_reference
 from kohakutpu.kernels.attention import attention, flash_attention
 from kohakutpu.kernels.linear import product
@@ -67,6 +68,32 @@ def test_flash(case, machine):
     if case is FLASH[1]:
         case = (shapes(10, 70, 32, 24), case[1] | {"keys": 69, "period": 5})
     equal_bytes(flash_attention, case[0], machine, case[1])
+
+
+SMALL = [
+    (shapes(1, 1, 1, 1), {}),
+    (shapes(2, 33, 1, 1), {"causal": True}),
+    (shapes(24, 5, 3, 1), {"causal": True, "period": 3, "keys": 1}),
+    (shapes(7, 1, 33, 33), {"causal": True, "period": 1}),
+    (shapes(1, 40, 32, 31), {"keys": 1}),
+]
+
+
+@pytest.mark.parametrize("case", SMALL, ids=["ones", "one value", "one value, eight groups, one key", "seven groups", "one query"])
+def test_flash_of_small_sizes(case):
+    equal_bytes(flash_attention, case[0], "quad", {"gm": 2, "gn": 3, "block": 32, **case[1]})
+
+
+@pytest.mark.slow
+def test_flash_of_every_small_size():
+    for values in range(1, 34):
+        equal_bytes(flash_attention, shapes(2, 3, 1, values), "mm_mesh", {"gm": 1, "gn": 2, "block": 32})
+    for groups in range(1, 9):
+        for causal in (False, True):
+            for keys in (None, 1, 33):
+                for queries, depth, values in ((1, 1, 1), (3, 33, 5)):
+                    knobs = {"gm": 2, "gn": 2, "block": 32, "causal": causal, "period": queries, "keys": keys}
+                    equal_bytes(flash_attention, shapes(groups * queries, 33, depth, values), "quad", knobs)
 
 
 def test_flash_in_no_more_flits_than_published():
@@ -150,6 +177,48 @@ def test_rows_of_a_computed_tile_and_of_two():
     equal_bytes(made, {"x": (15, 32), "w": (8, 32), "v": (8, 32)}, "quad")
     artifact = compile_kernel(made, load("quad"), {"x": (15, 32), "w": (8, 32), "v": (8, 32)})
     assert {artifact.buffer(name).layout.key for name in ("t1", "t2", "t3")} == {"tile:2x1:2x2"}
+
+
+def products(left, right):
+    """Two products in tiles, and rows beside them in one elementwise statement."""
+
+    def made(x=L.In(..., M, K), w=L.In(N, K), a=L.In(..., M, K), b=L.In(N, K), r=L.In(..., M, N), y=L.Out(..., M, N),
+             z=L.Out(..., M, 1), *, part=8192):  # fmt: skip
+        t, u, e = L.temp(M, N), L.temp(M, N), L.temp(M, N)
+        with units(x.tiles(left[0]), w.tiles(left[1])) as (i, j):
+            t[i, j] <<= product(x, w, i, j, *left, 1)
+        with units(a.tiles(right[0]), b.tiles(right[1])) as (i, j):
+            u[i, j] <<= product(a, b, i, j, *right, 1)
+        e <<= r - L.row_max(r)
+        y <<= L.fma(L.recip(t), e, u) - r
+        z <<= L.row_sum(t * 0.5)
+
+    return kernel(made)
+
+
+SIDES = [(13, 40, (2, 4), (2, 4)), (9, 1, (1, 2), (1, 2)), (40, 24, (2, 3), (4, 1)), (6, 200, (1, 8), (2, 8))]
+
+
+@pytest.mark.parametrize("m, n, left, right", SIDES)
+def test_tiles_beside_rows_and_other_tiles(m, n, left, right):
+    """Each is read as it lies; also where rows have one element, and no register is left for a usual transposition."""
+    sizes = {"x": (2, m, 32), "w": (n, 32), "a": (2, m, 32), "b": (n, 32), "r": (2, m, n)}
+    artifact, _ = equal_bytes(products(left, right), sizes, "quad", {"part": 512}, specials=0.02)
+    orders = [artifact.buffer(name).layout for name in ("t1", "t2", "y", "r")]
+    assert isinstance(orders[0], Tile) and isinstance(orders[1], Tile) and not isinstance(orders[2], Tile) and not isinstance(orders[3], Tile)
+
+
+def test_tiles_beside_rows_are_refused_where_they_cannot_be_read():
+    with pytest.raises(CompileError, match="would need two byte orders: tile:.* and rows; only a temp"):
+        compile_kernel(in_place, load("quad"), {"x": (8, 32), "w": (24, 32), "r": (8, 24)})
+
+
+@kernel
+def in_place(x=L.In(M, K), w=L.In(N, K), r=L.In(M, N), y=L.Out(M, N)):
+    with units(x.tiles(1), w.tiles(8)) as (i, j):
+        y[i, j] <<= product(x, w, i, j, 1, 8, 1)
+    y <<= y + (r - L.row_max(r))
+    y <<= y + r
 
 
 def test_refusals():
