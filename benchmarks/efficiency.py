@@ -12,67 +12,38 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
+from products import CHOSEN, Product
 from rich.console import Console
 from rich.table import Table
-
-from kohakutpu.compiler import Options, compile_kernel
-from kohakutpu.host.compare import compare
-from kohakutpu.host.simulate import run_model, run_reference
-from kohakutpu.kernels.linear import matmul
-from kohakutpu.machine import load
 
 PEAK = 512  # multiply-accumulates a cycle and cluster
 
 
 @dataclass(frozen=True)
-class Case:
-    """C[M,N] = A[M,K] @ B[N,K].T; `published` is the share of the peak that the published hardware reached."""
+class Case(Product):
+    """A product; shares of the peak: `target`, and what the published hardware reached."""
 
-    machine: str
-    m: int
-    k: int
-    n: int
-    preq: bool
-    target: float
-    published: float
+    target: float = field(kw_only=True)
+    published: float = field(kw_only=True)
 
 
 CASES = [
-    Case("2x2", 256, 256, 256, True, 0.90, 0.876),
-    Case("2x4", 256, 256, 1024, True, 0.80, 0.679),
-    Case("2x4", 512, 256, 1024, True, 0.85, 0.755),
-    Case("2x2", 256, 256, 256, False, 0.75, 0.665),
+    Case("2x2", 256, 256, 256, preq=True, target=0.90, published=0.876),
+    Case("2x4", 256, 256, 1024, preq=True, target=0.80, published=0.679),
+    Case("2x4", 512, 256, 1024, preq=True, target=0.85, published=0.755),
+    Case("2x2", 256, 256, 256, preq=False, target=0.75, published=0.665),
 ]
 
 
-def measure(case: Case, *, check: bool = True) -> dict:
+def measure(case: Case) -> dict:
     """Cycles and share of the peak of one case, and whether the result is the interpreter's."""
-    machine = load(case.machine)
-    shapes = {"a": (case.m, case.k), "b": (case.n, case.k)}
-    options = Options(preq=("a", "b") if case.preq else ())
-    artifact = compile_kernel(matmul, machine, shapes, {"gm": "auto", "gn": "auto", "nk": "auto"}, options)
-    random = np.random.default_rng(0)
-    operands = {name: random.normal(0, 0.3, shape).astype(np.float16) for name, shape in shapes.items()}
-    begin = time.perf_counter()
-    result = run_model(artifact, machine, operands)
-    seconds = time.perf_counter() - begin
-    equal = None
-    if check:
-        image = run_reference(matmul, artifact.knobs, operands, machine)
-        equal = all(row.equal for row in compare(artifact, image.outputs, result.run.outputs))
-    share = case.m * case.k * case.n / (PEAK * len(machine.clusters) * result.cycles)
-    tiles = "{gm}x{gn}x{nk}".format(**artifact.knobs)
-    return {
-        "machine": case.machine, "clusters": len(machine.clusters), "shape": f"{case.m}x{case.k}x{case.n}",
-        "operands": "MXFP7 in memory" if case.preq else "FP16, quantised on the way", "tiles": tiles,
-        "flits": artifact.flit_count, "cycles": result.cycles, "share": share, "target": case.target,
-        "published": case.published, "byte_equal": equal, "seconds": seconds,
-    }  # fmt: skip
+    artifact = case.compiled(CHOSEN)
+    row = case.run(artifact)
+    share = case.m * case.k * case.n / (PEAK * row["clusters"] * row["cycles"])
+    return row | {"flits": artifact.flit_count, "share": share, "target": case.target, "published": case.published}
 
 
 def main() -> int:
@@ -87,7 +58,7 @@ def main() -> int:
     table = Table(*columns, box=None)
     for row in rows:
         table.add_row(
-            str(row["clusters"]), row["shape"], row["operands"], row["tiles"], str(row["flits"]), f"{row['cycles']:,}",
+            str(row["clusters"]), row["shape"], row["operands"], row["tile"], str(row["flits"]), f"{row['cycles']:,}",
             f"{100 * row['share']:.1f}", f"{100 * row['target']:.0f}", f"{100 * row['published']:.1f}",
             "equal" if row["byte_equal"] else "DIFFER",
         )  # fmt: skip

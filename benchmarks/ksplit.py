@@ -12,61 +12,32 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+from products import CHOSEN, Product
 from rich.console import Console
 from rich.table import Table
 
-from kohakutpu.compiler import AUTO, CompileError, Options, compile_kernel
+from kohakutpu.compiler import AUTO, CompileError
 from kohakutpu.compiler.predict import predict
-from kohakutpu.host.compare import compare
-from kohakutpu.host.simulate import random_operands, run_model, run_reference
-from kohakutpu.kernels.linear import matmul
 from kohakutpu.machine import load
 
-CHOSEN = dict.fromkeys(("gm", "gn", "nk"), AUTO)
-
-
-@dataclass(frozen=True)
-class Case:
-    """C[M,N] = A[M,K] @ B[N,K].T; `tile` is None where the compiler chooses."""
-
-    machine: str
-    m: int
-    k: int
-    n: int
-    preq: bool = False
-    tile: tuple[int, int, int] | None = None
-
-
 CASES = [
-    Case("ship_3x2", 32, 1024, 32), Case("2x4", 32, 1024, 32), Case("2x4", 16, 4096, 16), Case("2x4", 64, 2048, 128),
-    Case("ship_3x2", 16, 4096, 64), Case("ship_3x2", 64, 1024, 64), Case("2x4", 32, 1024, 32, preq=True),
-    Case("2x4", 32, 8192, 32, preq=True),
+    Product("ship_3x2", 32, 1024, 32), Product("2x4", 32, 1024, 32), Product("2x4", 16, 4096, 16), Product("2x4", 64, 2048, 128),
+    Product("ship_3x2", 16, 4096, 64), Product("ship_3x2", 64, 1024, 64), Product("2x4", 32, 1024, 32, preq=True),
+    Product("2x4", 32, 8192, 32, preq=True),
 ]  # fmt: skip
-ONE_TILE = [Case("ship_3x2", 32, 1024, 32, tile=(8, 8, 4)), Case("2x4", 32, 1024, 32, tile=(8, 8, 4))]
+ONE_TILE = {"gm": 8, "gn": 8, "nk": 4}  # of CASES[:2]
 
 
-def measure(case: Case, ksplit: int | str) -> dict | None:
+def measure(case: Product, ksplit: int | str, knobs: dict = CHOSEN) -> dict | None:
     """Cycles of one case, and whether the result is the interpreter's; None where the machine has too few clusters."""
-    machine = load(case.machine)
-    shapes = {"a": (case.m, case.k), "b": (case.n, case.k)}
-    options = Options(preq=("a", "b") if case.preq else (), ksplit=ksplit)
-    knobs = dict(zip(CHOSEN, case.tile, strict=True)) if case.tile else CHOSEN
     try:
-        artifact = compile_kernel(matmul, machine, shapes, knobs, options)
+        artifact = case.compiled(knobs, ksplit=ksplit)
     except CompileError:
         return None
-    operands = random_operands(shapes, 0)
-    result = run_model(artifact, machine, operands)
-    image = run_reference(matmul, artifact.knobs, operands, machine)
-    return {
-        "machine": case.machine, "clusters": len(machine.clusters), "shape": f"{case.m}x{case.k}x{case.n}",
-        "operands": "MXFP7" if case.preq else "FP16", "tile": "{gm}x{gn}x{nk}".format(**artifact.knobs),
-        "parts": artifact.knobs.get("ksplit", 1), "predicted": predict(artifact, machine).cycles, "cycles": result.cycles,
-        "byte_equal": all(row.equal for row in compare(artifact, image.outputs, result.run.outputs)),
-    }  # fmt: skip
+    predicted = predict(artifact, load(case.machine)).cycles
+    return case.run(artifact) | {"parts": artifact.knobs.get("ksplit", 1), "predicted": predicted}
 
 
 def main() -> int:
@@ -78,8 +49,8 @@ def main() -> int:
     for case in CASES[:2] if args.quick else CASES:
         rows += [measure(case, 1), measure(case, AUTO)]
     slower = [cut for whole, cut in zip(rows[::2], rows[1::2], strict=True) if cut["parts"] > 1 and cut["cycles"] >= whole["cycles"]]
-    for case in [] if args.quick else ONE_TILE:
-        rows += [row for parts in range(1, 9) if (row := measure(case, parts)) is not None]
+    for case in [] if args.quick else CASES[:2]:
+        rows += [row for parts in range(1, 9) if (row := measure(case, parts, ONE_TILE)) is not None]
     console = Console(width=None if Console().is_terminal else 130)
     table = Table("clusters", "M x K x N", "operands", "tile", "parts of K", "predicted", "cycles", "bytes", box=None)
     for row in rows:

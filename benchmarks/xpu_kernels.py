@@ -14,8 +14,9 @@ def saxpy(y: KernelBuffer[f32], x: KernelBuffer[f32], a: f32, n: u32):
 
 @Wave(16)
 @kernel
-def softmax(y: KernelBuffer[f32], x: KernelBuffer[f32], n: u32):
-    row = workgroup.x() * n
+def softmax_of_a_wave(y: KernelBuffer[f32], x: KernelBuffer[f32], n: u32, pitch: u32):
+    """A row of `n` elements, `pitch` from the next, for each workgroup."""
+    row = workgroup.x() * pitch
     best = f32(-3e38)
     for i in group.stripe(n):
         best = math.max(best, x[row + i])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from amaranth import Module, Signal
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In
@@ -47,6 +49,19 @@ class BlockMemory(wiring.Component):
                             m.d.comb += following.eq(port)
         return any_asks, turn, following
 
+    def _idle(self, m: Module, asks: Signal, turn: Signal, following: Signal) -> None:
+        """State IDLE, until a port asks; its address is taken in ADDRESS."""
+        with m.State("IDLE"), m.If(asks):
+            m.d.sync += turn.eq(following)
+            m.next = "ADDRESS"
+
+    def _in(self, m: Module, state: str, turn: Signal) -> Iterator:
+        """Each port, for statements of a state that hold while it is its turn."""
+        with m.State(state), m.Switch(turn):
+            for number, axi in enumerate(self.axi):
+                with m.Case(number):
+                    yield axi
+
     def _index(self, address):
         return address[OFFSET_BITS : OFFSET_BITS + (self.words - 1).bit_length()]
 
@@ -55,29 +70,22 @@ class BlockMemory(wiring.Component):
         index, left, identity = Signal((self.words - 1).bit_length()), Signal(8), Signal(4)
         m.d.comb += [port.addr.eq(index), port.en.eq(0)]
         with m.FSM(name="read"):
-            with m.State("IDLE"):
-                with m.If(asks):
-                    m.d.sync += turn.eq(following)
-                    m.next = "ADDRESS"
-            with m.State("ADDRESS"), m.Switch(turn):
-                for number, axi in enumerate(self.axi):
-                    with m.Case(number):
-                        m.d.comb += axi.arready.eq(1)
-                        m.d.sync += [index.eq(self._index(axi.araddr)), left.eq(axi.arlen), identity.eq(axi.arid)]
-                        m.next = "FETCH"
+            self._idle(m, asks, turn, following)
+            for axi in self._in(m, "ADDRESS", turn):
+                m.d.comb += axi.arready.eq(1)
+                m.d.sync += [index.eq(self._index(axi.araddr)), left.eq(axi.arlen), identity.eq(axi.arid)]
+                m.next = "FETCH"
             with m.State("FETCH"):
                 m.d.comb += port.en.eq(1)
                 m.next = "DATA"
-            with m.State("DATA"), m.Switch(turn):
-                for number, axi in enumerate(self.axi):
-                    with m.Case(number):
-                        m.d.comb += [axi.rvalid.eq(1), axi.rlast.eq(left == 0)]
-                        with m.If(axi.rready):
-                            m.d.sync += [index.eq(index + 1), left.eq(left - 1)]
-                            with m.If(left == 0):
-                                m.next = "IDLE"
-                            with m.Else():
-                                m.next = "FETCH"
+            for axi in self._in(m, "DATA", turn):
+                m.d.comb += [axi.rvalid.eq(1), axi.rlast.eq(left == 0)]
+                with m.If(axi.rready):
+                    m.d.sync += [index.eq(index + 1), left.eq(left - 1)]
+                    with m.If(left == 0):
+                        m.next = "IDLE"
+                    with m.Else():
+                        m.next = "FETCH"
         for axi in self.axi:
             m.d.comb += [axi.rdata.eq(port.data), axi.rid.eq(identity)]
 
@@ -86,30 +94,21 @@ class BlockMemory(wiring.Component):
         index, identity = Signal((self.words - 1).bit_length()), Signal(4)
         m.d.comb += port.addr.eq(index)
         with m.FSM(name="write"):
-            with m.State("IDLE"):
-                with m.If(asks):
-                    m.d.sync += turn.eq(following)
-                    m.next = "ADDRESS"
-            with m.State("ADDRESS"), m.Switch(turn):
-                for number, axi in enumerate(self.axi):
-                    with m.Case(number):
-                        m.d.comb += axi.awready.eq(1)
-                        m.d.sync += [index.eq(self._index(axi.awaddr)), identity.eq(axi.awid)]
-                        m.next = "DATA"
-            with m.State("DATA"), m.Switch(turn):
-                for number, axi in enumerate(self.axi):
-                    with m.Case(number):
-                        m.d.comb += [axi.wready.eq(1), port.data.eq(axi.wdata)]
-                        with m.If(axi.wvalid):
-                            m.d.comb += port.en.eq(axi.wstrb)
-                            m.d.sync += index.eq(index + 1)
-                            with m.If(axi.wlast):
-                                m.next = "ANSWER"
-            with m.State("ANSWER"), m.Switch(turn):
-                for number, axi in enumerate(self.axi):
-                    with m.Case(number):
-                        m.d.comb += axi.bvalid.eq(1)
-                        with m.If(axi.bready):
-                            m.next = "IDLE"
+            self._idle(m, asks, turn, following)
+            for axi in self._in(m, "ADDRESS", turn):
+                m.d.comb += axi.awready.eq(1)
+                m.d.sync += [index.eq(self._index(axi.awaddr)), identity.eq(axi.awid)]
+                m.next = "DATA"
+            for axi in self._in(m, "DATA", turn):
+                m.d.comb += [axi.wready.eq(1), port.data.eq(axi.wdata)]
+                with m.If(axi.wvalid):
+                    m.d.comb += port.en.eq(axi.wstrb)
+                    m.d.sync += index.eq(index + 1)
+                    with m.If(axi.wlast):
+                        m.next = "ANSWER"
+            for axi in self._in(m, "ANSWER", turn):
+                m.d.comb += axi.bvalid.eq(1)
+                with m.If(axi.bready):
+                    m.next = "IDLE"
         for axi in self.axi:
             m.d.comb += axi.bid.eq(identity)

@@ -28,6 +28,24 @@ def golden() -> Path:
     return FULL if FULL.is_dir() else SAMPLED
 
 
+ONE_POINT = """
+name: one
+kernel: kohakutpu.kernels:linear_silu
+machines: [mm_mesh]
+extents: {M: [16], K: [32], N: [32]}
+knobs: {gm: [4], gn: [8], nk: [1]}
+seeds: [0]
+"""
+
+
+@pytest.fixture
+def one_point(tmp_path) -> Path:
+    """The description of a sweep of one point."""
+    path = tmp_path / "spec.yaml"
+    path.write_text(ONE_POINT)
+    return path
+
+
 def pytest_collection_modifyitems(items):
     """Everything that compiles gates is marked by where it stands, so that no bench can be forgotten."""
     for item in items:

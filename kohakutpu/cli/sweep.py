@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kohakutpu.host.simulate import run_model
 from kohakutpu.sweep import cluster, tables
-from kohakutpu.sweep.journal import FILE, Journal
+from kohakutpu.sweep.journal import Journal
 from kohakutpu.sweep.point import FAILED, VERDICTS, Point, code_digest, measure
 from kohakutpu.sweep.spec import read
 from kohakutpu.wording import counted

@@ -193,7 +193,6 @@ class _Row:
 def _storage(plan: RowPlan, code: RowWords, words: int) -> tuple[Storage, int]:
     """L1 for segments of `words` words: operands, one word for those of one number a row, the result; and its words in
     all."""
-    stage = plan.stage
     singles = [leaf.node for leaf in plan.leaves if not code.along[leaf.node]]
     first: dict[int, int] = {}
     end = 0

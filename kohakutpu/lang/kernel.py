@@ -7,7 +7,6 @@ import importlib
 import inspect
 import math
 import operator
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

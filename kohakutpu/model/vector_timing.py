@@ -118,7 +118,7 @@ class Scoreboard:
 
     def short(self, now: int, source: int | None, vd: int, chunks: int) -> None:
         """VCVT, VSHUF and VBCAST to a vector register: a beat a chunk."""
-        ready, slots = self.ready, self._slots
+        ready = self.ready
         t = max(now, self.last)
         for chunk in range(chunks):
             t += 1

@@ -10,15 +10,6 @@ import pytest
 
 from kohakutpu.cli.main import main
 
-SPEC = """
-name: one
-kernel: kohakutpu.kernels:linear_silu
-machines: [mm_mesh]
-extents: {M: [16], K: [32], N: [32]}
-knobs: {gm: [4], gn: [8], nk: [1]}
-seeds: [0]
-"""
-
 
 @contextmanager
 def room(size):
@@ -49,13 +40,12 @@ def test_a_report(tmp_path, capsys, option):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_rows_of_a_sweep(tmp_path, capsys):
+def test_the_rows_of_a_sweep(one_point, tmp_path, capsys):
     """Nothing was measured: the next sweep begins anew, though a file is there."""
-    spec, folder = tmp_path / "spec.yaml", tmp_path / "out"
-    spec.write_text(SPEC)
+    folder = tmp_path / "out"
     for _ in range(2):
         with room(8):
-            status = main(["sweep", str(spec), "-o", str(folder), "--workers", "1"])
+            status = main(["sweep", str(one_point), "-o", str(folder), "--workers", "1"])
         said = capsys.readouterr().err
         assert status == 2 and f"{folder / 'rows.jsonl'}: cannot be written ({os.strerror(errno.EFBIG)})" in said
         (folder / "rows.jsonl").write_bytes(b"")

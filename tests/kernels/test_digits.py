@@ -1,29 +1,20 @@
 """A small real network, end to end: scikit-learn's digits through three products on the machine."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kohakutpu.compiler import compile_kernel
+from kohakutpu.lang.files import module_of_file
 from kohakutpu.machine import load
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "digits"
 
 
-def _module(name):
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def network():
-    return _module("network")
+    return module_of_file(FOLDER / "network.py")
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +64,7 @@ def test_the_gates_compute_the_same(network, test_set):
 
 def test_training_is_repeatable(network, tmp_path, monkeypatch, capsys):
     """`train.py` makes the weights that are in the repository, up to what a float64 sum's order can change."""
-    train = _module("train")
+    train = module_of_file(FOLDER / "train.py")
     monkeypatch.setattr(train, "WEIGHTS", tmp_path / "weights.npz")
     assert train.main() == 0 and "test: 9" in capsys.readouterr().out
     held = network.weights()

@@ -1,7 +1,5 @@
 """A transformer block on the machine: scikit-learn's digits through kernels on tensors that stay in its memory."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +8,7 @@ import pytest
 from kohakutpu.cli.main import main as kohakutpu
 from kohakutpu.host.model_transport import ModelTransport
 from kohakutpu.host.transports import open_transport
+from kohakutpu.lang.files import module_of_file
 from kohakutpu.machine import load
 from kohakutpu.model.system import System
 from kohakutpu.session import Session
@@ -17,17 +16,9 @@ from kohakutpu.session import Session
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "transformer"
 
 
-def _module(file, name):
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{file}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def model():
-    return _module("transformer", "transformer")
+    return module_of_file(FOLDER / "transformer.py")
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +98,7 @@ def test_the_gates_compute_the_same(model, test_set):
 @pytest.mark.slow
 def test_training_is_repeatable(model, tmp_path, monkeypatch, capsys):
     """`train.py` makes weights that are as good as those in the repository, and close to them."""
-    train = _module("train", "train_transformer")
+    train = module_of_file(FOLDER / "train.py")
     monkeypatch.setattr(train, "WEIGHTS", tmp_path / "weights.npz")
     assert train.main() == 0 and "test: 9" in capsys.readouterr().out
     held = model.weights()

@@ -27,14 +27,6 @@ extents: {M: [16, 32], K: [32], N: [32]}
 knobs: {gm: [4, 8], gn: [8], nk: [1]}
 seeds: {first: 0, last: 5}
 """
-ONE = """
-name: one
-kernel: kohakutpu.kernels:linear_silu
-machines: [mm_mesh]
-extents: {M: [16], K: [32], N: [32]}
-knobs: {gm: [4], gn: [8], nk: [1]}
-seeds: [0]
-"""
 LARGE = """
 name: large
 kernel: kohakutpu.kernels:linear_silu
@@ -147,17 +139,16 @@ def test_a_killed_worker_and_a_killed_client(tmp_path):
     assert {row["seed"] for row in table} == set(range(6))
 
 
-def test_another_scheduler_on_this_computer_is_no_trouble(tmp_path):
+def test_another_scheduler_on_this_computer_is_no_trouble(one_point, tmp_path):
     """dask would warn of the port that its dashboard has by default, though nobody asked for one."""
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(ONE)
     with socket.socket() as other:
         try:
             other.bind(("0.0.0.0", 8787))
             other.listen()
         except OSError:
             pass  # there is one
-        done = subprocess.run([str(item) for item in sweep(spec, tmp_path / "out", "--workers", 1)], capture_output=True, text=True)
+        command = [str(item) for item in sweep(one_point, tmp_path / "out", "--workers", 1)]
+        done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr == "" and "1 of 1 row in" in done.stdout
 
 

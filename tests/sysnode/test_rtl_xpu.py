@@ -1,6 +1,5 @@
 """XPU kernels on the gates: programs of the ktpu back end give the interpreter's bytes, in the models' cycles."""
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +16,7 @@ from sim.kernels import run_rtl
 @pytest.fixture(scope="module")
 def bench():
     """tests/xpu/test_ktpu.py, whose kernels and cases these are."""
-    path = Path(__file__).resolve().parents[1] / "xpu/test_ktpu.py"
-    spec = importlib.util.spec_from_file_location("xpu_ktpu_cases", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(Path(__file__).resolve().parents[1] / "xpu/test_ktpu.py")
 
 
 def gemm(bench):
@@ -36,7 +31,7 @@ NAMES = ["rmsnorm", *(pytest.param(name, marks=pytest.mark.slow) for name in LON
 
 @pytest.mark.parametrize("name", NAMES)
 def test_interpreter_model_and_gates_agree(bench, name):
-    declared = getattr(module_of(bench.KERNELS), name)
+    declared = bench.kernels_by_name()[name]
     arguments, how = ARGUMENTS[name](bench) if name in ARGUMENTS else bench.CASES[name]()
     grid, block = (bench.corner(how.get(key, default)) for key, default in (("grid", 1), ("block", 16)))
     expected = [np.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 
@@ -179,7 +178,10 @@ def lanes():
 @pytest.fixture(scope="session")
 def generated():
     """The module of random kernels, generated.py."""
-    spec = importlib.util.spec_from_file_location("xpu_generated", Path(__file__).parent / "generated.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(Path(__file__).parent / "generated.py")
+
+
+@pytest.fixture(scope="session")
+def near():
+    """`near(found, expected, ulps, scale)`: assert_near."""
+    return assert_near

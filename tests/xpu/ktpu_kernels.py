@@ -1,4 +1,4 @@
-"""Kernels that the machine runs: one source for the models, the gates and `kohakutpu compile`."""
+"""Kernels that the machine runs, beside those of benchmarks/xpu_kernels.py: one source for models, gates, `kohakutpu compile`."""
 
 from kohakutpu.lang.elementwise import LOG2E
 from kohakutpu.xpu import (
@@ -19,13 +19,6 @@ from kohakutpu.xpu import (
     wave,
     workgroup,
 )
-
-
-@kernel
-def saxpy(y: KernelBuffer[f32], x: KernelBuffer[f32], a: f32, n: u32):
-    i = thread.global_id_x()
-    if i < n:
-        y[i] = a * x[i] + y[i]
 
 
 @kernel
@@ -52,23 +45,6 @@ def softmax(y: KernelBuffer[f16], x: KernelBuffer[f16], n: u32):
     total = workgroup.reduce(Op.ADD, total)
     for i in range(thread.x(), n, 32):
         y[row + i] = f32(y[row + i]) / total
-
-
-@kernel
-def softmax_of_a_wave(y: KernelBuffer[f32], x: KernelBuffer[f32], n: u32, pitch: u32):
-    row = workgroup.x() * pitch
-    best = f32(-60000.0)
-    for i in group.stripe(n):
-        best = math.max(best, x[row + i])
-    best = wave.reduce_max_f32(best)
-    total = f32(0.0)
-    for i in group.stripe(n):
-        e = math.exp(x[row + i] - best)
-        y[row + i] = e
-        total += e
-    scale = f32(1.0) / wave.reduce_sum_f32(total)
-    for i in group.stripe(n):
-        y[row + i] *= scale
 
 
 @kernel

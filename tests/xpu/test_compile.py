@@ -83,7 +83,6 @@ def test_the_flits_are_those_that_a_launch_sends(called, machine):
 
 
 SHOWN = {
-    "saxpy": ("y=128 x=128 --arg a=2.5 --arg n=100 --grid 2 --block 64", ["VMUL", "VADD"]),
     "gelu": ("y=256 x=256 --arg n=250 --grid 2 --block 128", ["VEXP2", "VINV"]),
     "softmax": ("y=128 x=128 --arg n=64 --grid 2 --block 32", ["VSHUF", "VMAX", "VEXP2"]),
     "rmsnorm": ("y=256 x=256 w=128 --arg n=128 --grid 2", ["VSHUF", "VRSQRT"]),

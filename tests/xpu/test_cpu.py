@@ -1,6 +1,5 @@
 """The cpu back end against the interpreter: bytes of integers, undefined behaviour that it finds, what it refuses."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -460,15 +459,6 @@ def generated_agrees(generated, kernel_of, near, random, width: int) -> str:
     for found, expected in zip(copies[:2], arguments[:2], strict=True):
         near(found, expected, 0, 0)
     return "agreed"
-
-
-@pytest.fixture(scope="session")
-def near():
-    """conftest.assert_near."""
-    spec = importlib.util.spec_from_file_location("xpu_conftest", Path(__file__).parent / "conftest.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.assert_near
 
 
 @settings(max_examples=12, deadline=None)

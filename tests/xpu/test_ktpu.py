@@ -32,13 +32,18 @@ from kohakutpu.xpu import (
 from kohakutpu.xpu.launch import Request, Runtime
 from kohakutpu.xpu.timer import Tier
 
-KERNELS = Path(__file__).parent / "ktpu_kernels.py"
+HERE = Path(__file__).parent
+FILES = HERE.parents[1] / "benchmarks/xpu_kernels.py", HERE / "ktpu_kernels.py"
+
+
+def kernels_by_name() -> dict:
+    """The kernels of FILES; of two that share a name the later."""
+    return {name: value for file in FILES for name, value in vars(module_of(file)).items()}
 
 
 @pytest.fixture(scope="session")
 def kernels():
-    """The kernels of KERNELS by name."""
-    return vars(module_of(KERNELS))
+    return kernels_by_name()
 
 
 def corner(value) -> tuple:
