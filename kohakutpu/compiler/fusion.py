@@ -262,6 +262,13 @@ def _choose(stage: EpilogueStage, shape: _Shape, known, room: int) -> _Plan:
             f"this expression needs {need} vector registers of {REGISTERS}; split it over a temp", source
         )
     chunk_words = len(shape.loaded) + words_of(expression) + 1
+    biased = shape.bias is not None
+
+    def image_words(per: int) -> int:
+        return 4 + 2 * len(constants.scalars) + 2 * biased + per * chunk_words + (per < shape.chunks) + 2
+
+    if image_words(1) > isa.IMEM_WORDS:
+        raise CompileError(f"the vector program of one chunk is above {isa.IMEM_WORDS} words; split it over a temp", source)
     plans = []
     for per in range(1, shape.chunks + 1):
         # The last run is moved back so that it ends with the tile.
@@ -270,9 +277,7 @@ def _choose(stage: EpilogueStage, shape: _Shape, known, room: int) -> _Plan:
         # Within the room a fill of them is also within WALK_LIMIT: they take at most 3 spans, and stand after 2.
         if repeat and shape.side + repeat * shape.gn > room:
             continue
-        runs = len(starts)
-        biased = shape.bias is not None
-        words = 4 + 2 * len(constants.scalars) + 2 * biased + per * chunk_words + (runs > 1) + 2
+        runs, words = len(starts), image_words(per)
         if words > isa.IMEM_WORDS:
             continue
         width = in_step(per, REGISTERS // need)

@@ -59,6 +59,7 @@ class _Builder:
         self.tiling: dict[str, tuple[int, int]] = {}  # buffer -> (gm, gn) of the tiles written to it
 
     def build(self) -> Program:
+        self._require_numbers()
         for node in self.trace.body:
             with located(node.source):
                 self._count(_unrolled([node], dict(self.extents.dims), self.extents.batch), node.source)
@@ -66,6 +67,14 @@ class _Builder:
         for buffer in self.trace.outputs:
             self._require_complete(buffer.name, "the result", self._last_writer(buffer.name))
         return self.out
+
+    def _require_numbers(self) -> None:
+        """Extents that stand for numbers in an expression are numbers."""
+        for statement in self.trace.statements:
+            for leaf in statement.expression.leaves if isinstance(statement, (Store, Assign)) else ():
+                if isinstance(leaf, Constant) and not isinstance(leaf.value, float) and not indices_in(leaf.value):
+                    with located(statement.source):
+                        leaf.number(self.extents.dims)
 
     def _walk(self, body, known: dict[str, int]) -> None:
         for node in body:
@@ -118,7 +127,8 @@ class _Builder:
         nodes = []
         for node in statement.expression.nodes:
             if isinstance(node, Constant) and not isinstance(node.value, float) and indices_in(node.value):
-                node = Constant(node.number(known))
+                with located(statement.source):
+                    node = Constant(node.number(known))
             elif isinstance(node, BufferLeaf):
                 node = settled(node, self.buffers, self.extents, known, statement.source)
             nodes.append(node)
@@ -263,7 +273,7 @@ class _Builder:
                         source,
                     )
             return
-        raise CompileError(f"{role} {name} is read before anything was written to it", source)
+        raise CompileError(f"{role} {name} is incomplete: nothing has written to it", source)
 
 
 class _Instance:

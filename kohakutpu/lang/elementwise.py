@@ -6,6 +6,8 @@ import math
 import numbers
 import struct
 
+import numpy as np
+
 from .extents import Expr, indices_in
 from .recorder import active
 from .source import KernelError, here
@@ -81,6 +83,7 @@ class Value(Elementwise):
     def __init__(self, node: Leaf | ElementOp | RowOp, operands: tuple[Value, ...] = ()):
         self.node = node
         self.operands = operands
+        self.recorder = None if isinstance(node, (Constant, ElementOp, RowOp)) else active()
 
     def _value(self) -> Value:
         return self
@@ -116,6 +119,12 @@ def as_value(thing) -> Value:
         if not math.isfinite(number):
             raise KernelError(f"{number} cannot be a constant", here())
         return Value(Constant(number))
+    if isinstance(thing, (np.ndarray, list, tuple)):
+        raise KernelError(
+            f"{type(thing).__name__} {'of shape ' + str(np.shape(thing)) if isinstance(thing, np.ndarray) else repr(thing)[:40]} "
+            "cannot stand in an elementwise expression; numbers known while the kernel is traced are L.table(array)",
+            here(),
+        )
     raise KernelError(f"{thing!r} cannot stand in an elementwise expression", here())
 
 
@@ -148,6 +157,8 @@ def expression_of(value: Value) -> Expression:
         todo.pop()
         if id(top) in place:
             continue
+        if top.recorder not in (None, active()):
+            raise KernelError("a value of another kernel, or of another trace of this one", here())
         operands = tuple(place[id(operand)] for operand in top.operands)
         key = _node_key(top, operands)
         if key not in known:

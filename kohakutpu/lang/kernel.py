@@ -232,7 +232,8 @@ class Kernel:
         if not recorder.body:
             raise KernelError(f"{self.name} does nothing: its body holds no statement", self.source)
         if recorder.never_written:
-            raise KernelError(f"{self.name} never writes {', '.join(recorder.never_written)}", self.source)
+            names = ", ".join(buffer.name for buffer in recorder.never_written)
+            raise KernelError(f"{self.name} never writes {names}", recorder.never_written[0].source)
         shown = {name: value for name, value in full.items() if name in self.knobs or name in RESERVED}
         if shown["ksplit"] == 1 and "ksplit" not in self.knobs:
             del shown["ksplit"]

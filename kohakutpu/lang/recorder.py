@@ -7,9 +7,12 @@ from collections.abc import Iterator
 
 from kohakutpu.wording import counted
 
-from .extents import Axis, Expr, Index, Name, names_in
+from .extents import Axis, Expr, Index, Name, indices_in, names_in
 from .source import KernelError, Source, here
-from .trace import ELEMENTS, READ_ONLY, Buffer, BufferLeaf, Expression, Loop, Slice, SliceLeaf, Units
+from .trace import (
+    ELEMENTS, READ_ONLY, Assign, Buffer, BufferLeaf, Constant, Contract, Expression, Loop, Node, Slice, SliceLeaf, Statement,
+    Store, TileLeaf, Units,
+)  # fmt: skip
 
 LETTERS = "ijklmnopqrstuvwxyz"  # of indices, by depth
 _ACTIVE: list[Recorder] = []
@@ -37,7 +40,7 @@ class Recorder:
         self._units_open = 0
         self.fresh_count = 0
         self._statements = 0
-        self._tiles: dict[str, tuple[int, int]] = {}
+        self._tiles: dict[str, tuple[int, int]] = {}  # of the accumulators that statements may use here
         self._accumulated: set[str] = set()
         self._written: set[str] = set()
         self._filled: dict[int, tuple[object, Source]] = {}
@@ -62,8 +65,30 @@ class Recorder:
         self._statements += 1
         return self._statements - 1
 
-    def emit(self, node) -> None:
+    def emit(self, node: Node) -> None:
+        if isinstance(node, (Contract, Store, Assign)):
+            self._require_in_scope(node)
         self._bodies[-1].append(node)
+
+    def _require_in_scope(self, statement: Statement) -> None:
+        """Python names outlive tilings and loops; what they stand for does not."""
+        for extent in _extents(statement):
+            for index in indices_in(extent):
+                self.require_open(index, statement.source)
+        if isinstance(statement, Contract):
+            self.require_tile(statement.accumulator, statement.source)
+            return
+        for leaf in statement.expression.leaves:
+            if isinstance(leaf, TileLeaf):
+                self.require_tile(leaf.accumulator, statement.source)
+
+    def require_own(self, buffer: Buffer) -> None:
+        if self.buffers.get(buffer.name) is not buffer:
+            raise KernelError(f"{buffer.name} is a buffer of another kernel, or of another trace of this one", here())
+
+    def require_tile(self, accumulator: str, source: Source) -> None:
+        if accumulator not in self._tiles:
+            raise KernelError(f"{accumulator} is used outside the tiling that opened it; store it there, to a temp", source)
 
     def require_top(self, message: str) -> None:
         if self.broken is not None:
@@ -79,13 +104,14 @@ class Recorder:
         if not self._units_open:
             raise KernelError(message, here())
 
-    def require_open(self, index: Index) -> None:
+    def require_open(self, index: Index, source: Source | None = None) -> None:
         if not any(index is known for known in self._open):
-            raise KernelError(f"the index {index} is used outside the tiling or loop that bound it", here())
+            raise KernelError(f"the index {index} is used outside the tiling or loop that bound it", source or here())
 
     # ---- what statements say ----
 
-    def tile_shape(self, accumulator: str) -> tuple[int, int]:
+    def tile_shape(self, accumulator: str, source: Source) -> tuple[int, int]:
+        self.require_tile(accumulator, source)
         return self._tiles[accumulator]
 
     def record_open(self, accumulator: str, gm: int, gn: int) -> None:
@@ -113,6 +139,7 @@ class Recorder:
             raise KernelError(f"{accumulator} is stored before anything was accumulated in it", source)
 
     def record_write(self, target: Buffer, expression: Expression, source: Source) -> None:
+        self.require_own(target)
         for leaf in expression.leaves:
             if isinstance(leaf, BufferLeaf):
                 self._require_written(leaf.buffer, source)
@@ -128,12 +155,13 @@ class Recorder:
             raise KernelError(f"{name} is read before anything was written to it", source)
 
     @property
-    def never_written(self) -> list[str]:
-        return [b.name for b in self.buffers.values() if b.role not in READ_ONLY and b.name not in self._written]
+    def never_written(self) -> list[Buffer]:
+        return [b for b in self.buffers.values() if b.role not in READ_ONLY and b.name not in self._written]
 
     # ---- tilings and loops ----
 
     def open_loop(self, axis: Axis, name: str | None, source: Source) -> Iterator[Index]:
+        self._require_count(axis, source)
         index = Index(self.fresh(self._letter()) if name is None else name, axis)
         self._push(index, source)
         body: list = []
@@ -157,6 +185,7 @@ class Recorder:
             raise KernelError(f"units has {counted(len(axes), 'axis', plural='axes')} and {len(names)} names", source)
         indices = []
         for position, axis in enumerate(axes):
+            self._require_count(axis, source)
             index = Index(names[position] if names else self._letter(), axis)
             self._push(index, source)
             indices.append(index)
@@ -171,12 +200,17 @@ class Recorder:
         if not body:
             raise KernelError("units with nothing in it", source)
         if not self._units_open:
+            self._tiles.clear()
             self.emit(Units(indices, tuple(index.axis.count for index in indices), body, source))
             return
         # A tiling inside a tiling is a view: the instance walks it, the last index fastest.
         for index in reversed(indices):
             body = (Loop(index, index.axis.count, body, source),)
         self.emit(*body)
+
+    def _require_count(self, axis: Axis, source: Source) -> None:
+        for index in indices_in(axis.count):
+            self.require_open(index, source)
 
     @property
     def _open_names(self) -> set[str]:
@@ -196,6 +230,26 @@ class Recorder:
         if index.name in self._dims:
             raise KernelError(f"the index {index.name} has the name of a dim", source)
         self._open.append(index)
+
+
+def _extents(statement: Statement) -> Iterator[Expr | int]:
+    """Whatever of a statement may hold an index."""
+    if isinstance(statement, Contract):
+        yield from (*statement.a.indices, *statement.b.indices)
+        return
+    views = [statement.view] if isinstance(statement, Assign) else []
+    if isinstance(statement, Store):
+        yield from statement.target.indices
+    for leaf in statement.expression.leaves:
+        if isinstance(leaf, SliceLeaf):
+            yield from leaf.slice.indices
+        elif isinstance(leaf, BufferLeaf):
+            views.append(leaf.view)
+        elif isinstance(leaf, Constant) and not isinstance(leaf.value, float):
+            yield leaf.value
+    for view in views:
+        if view is not None:
+            yield from (extent for extent in (view.width, view.first, view.count, view.group) if extent is not None)
 
 
 def axis_of(given) -> Axis:

@@ -33,6 +33,7 @@ class Handle(Elementwise):
         self.buffer = buffer
 
     def _value(self) -> Value:
+        active().require_own(self.buffer)
         return Value(BufferLeaf(self.buffer.name))
 
     @property
@@ -81,6 +82,7 @@ class Handle(Elementwise):
             )
 
     def __getitem__(self, key) -> Part:
+        active().require_own(self.buffer)
         indices = key if isinstance(key, tuple) else (key,)
         name = self.buffer.name
         axes = []
@@ -190,6 +192,7 @@ class RowView(Elementwise):
         self.view = view
 
     def _value(self) -> Value:
+        active().require_own(self.buffer)
         return Value(BufferLeaf(self.buffer.name, self.view))
 
     def rows_from(self, first: Expr | int, count: Expr | int | None = None) -> RowView:
@@ -315,9 +318,10 @@ class Part(Elementwise):
             raise KernelError("a product is added to an accumulator first: acc += a[i, k] @ b[j, k]", source)
         expression = expression_of(as_value(value))
         if expression.reductions:
+            instead = "store the tile to a temp, and reduce that" if self.slice.kinds == ("tiles", "tiles") else "reduce"
             raise KernelError(
-                f"{self.slice.buffer}[...] is a part of a buffer, and a row reduction needs whole rows: store the tile "
-                "to a temp, and reduce it with a whole-buffer statement after the tiling",
+                f"{self.slice.buffer}[...] is a part of a buffer, and a row reduction needs whole rows: {instead} with a "
+                "whole-buffer statement, y <<= value, outside the tiling",
                 source,
             )
         if self.slice.kinds == ("tiles", "tiles"):
@@ -340,7 +344,7 @@ class Part(Elementwise):
             raise KernelError(
                 f"{self.slice.buffer}: a tile is stored from an accumulator, and this value reads none", source
             )
-        shapes = {leaf.accumulator: active().tile_shape(leaf.accumulator) for leaf in tiles}
+        shapes = {leaf.accumulator: active().tile_shape(leaf.accumulator, source) for leaf in tiles}
         if len(set(shapes.values())) > 1:
             listed = ", ".join(f"{name} {gm}x{gn}" for name, (gm, gn) in shapes.items())
             raise KernelError(f"the accumulators of one expression must have one shape: {listed}", source)
@@ -399,12 +403,19 @@ class Tile(Elementwise):
         self.gm = gm
         self.gn = gn
         self.nk = nk
+        self.recorder = active()
 
     def _value(self) -> Value:
+        self._require_own()
         return Value(TileLeaf(self.name))
+
+    def _require_own(self) -> None:
+        if self.recorder is not active():
+            raise KernelError(f"{self.name} is an accumulator of another kernel, or of another trace of this one", here())
 
     def __iadd__(self, product) -> Tile:
         source = here()
+        self._require_own()
         if not isinstance(product, Product):
             raise KernelError(
                 "acc += takes a product, a[i, k] @ b[j, k]; for elementwise work write acc + value", source
