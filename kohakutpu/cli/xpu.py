@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kohakutpu.conformance.xpu import census, held, replay
 from kohakutpu.conformance.xpu.load import LoadError, load
-from kohakutpu.reference.xpu import survey
+from kohakutpu.reference.xpu import SURVEYED, survey
 from kohakutpu.wording import counted
 
 from .output import check_writable, write_atomically
@@ -111,6 +111,8 @@ def _census(args: argparse.Namespace) -> int:
 
 
 def _survey(args: argparse.Namespace) -> int:
-    for kernel in load(args.where):
+    kernels = load(args.where)
+    print(SURVEYED)
+    for kernel in kernels:
         print(survey(kernel))
     return 0

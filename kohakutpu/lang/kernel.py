@@ -136,6 +136,8 @@ def _tabled(shape: tuple, contents: Callable, source: Source) -> Handle:
 class Kernel:
     """A traced function. `ports` and `knobs` (with defaults) come from its signature."""
 
+    KIND = "a kernel of tiles"  # for messages, beside kernels of other languages
+
     def __init__(self, function: Callable):
         functools.update_wrapper(self, function)
         self.name = function.__name__
@@ -386,11 +388,20 @@ def load(
         raise
     except Exception as error:
         raise KernelError(f"{reference}: {where} failed to load: {type(error).__name__}: {error}") from error
-    found = getattr(module, name, None)
-    if found is None:
+    if not hasattr(module, name):
         fits = fits or (lambda _, value: isinstance(value, kinds))
         listed = sorted(key for key, value in vars(module).items() if not key.startswith("_") and fits(module, value))
         raise KernelError(f"{reference}: {where} has no {name}; its {what}s are {', '.join(listed) or 'none'}")
+    found = getattr(module, name)
     if not isinstance(found, kinds):
-        raise KernelError(f"{reference}: {name} is a {type(found).__name__}, not a {what}")
+        kind, expected = getattr(type(found), "KIND", None), f"a {what}"
+        if kind:  # of another language
+            expected = getattr(kinds[0], "KIND", expected)
+        raise KernelError(f"{reference}: {name} is {kind or _described(found)}, not {expected}")
     return found
+
+
+def _described(found: object) -> str:
+    """An object by its type."""
+    name = type(found).__name__
+    return "None" if found is None else f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"

@@ -163,6 +163,7 @@ class Kernel:
     Keyword-only parameters are template values; `instance(TM=64)` is a member, named `name_64`.
     """
 
+    KIND = "an XPU kernel"  # for messages, beside kernels of other languages
     is_kernel = True
 
     def __init__(self, function: PythonFunction, values: dict[str, int] | None = None, annotations=()):

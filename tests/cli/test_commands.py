@@ -366,6 +366,16 @@ def test_plan_names_the_models_of_a_file_and_finds_modules_beside_it(call, tmp_p
     status, out, err = call("plan", f"{tmp_path}/mine.py:nat", "--machine", "quad", "--shape", "x=16x32")
     sys.modules.pop("sizes_beside_it")
     assert status == 2 and not out and err.endswith("mine.py has no nat; its models are net\n")
+    for name, said in (("depth", "depth is an int"), ("nothing", "nothing is None"), ("np", "np is a module")):
+        (tmp_path / "other.py").write_text("import numpy as np\ndepth, nothing = 3, None\n")
+        assert call("plan", f"{tmp_path}/other.py:{name}") == (2, "", f"kohakutpu plan: {tmp_path}/other.py:{name}: {said}, not a model\n")
+
+
+def test_commands_of_tiles_say_what_an_xpu_kernel_is(call):
+    saxpy = f"{ROOT}/examples/saxpy_xpu.py:saxpy"
+    for words, expected in ((["run", saxpy, "--random", "1"], "kernel of tiles"), (["plan", saxpy], "model")):
+        status, out, err = call(*words)
+        assert (status, out, err) == (2, "", f"kohakutpu {words[0]}: {saxpy}: saxpy is an XPU kernel, not a {expected}\n")
 
 
 def test_the_readme_quotes_the_line_that_a_fault_names():

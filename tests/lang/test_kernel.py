@@ -1,6 +1,7 @@
 """Declaring kernels, binding shapes, finding kernels by name."""
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from kohakutpu.lang.trace import ELEMENTS
 from kohakutpu.machine import load
 from kohakutpu.reference import interpret
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 M, K, N = dims("M, K, N")
 
 
@@ -253,6 +255,9 @@ def test_a_file_finds_the_modules_beside_it(tmp_path, monkeypatch):
         ("kohakutpu.kernels.nowhere:matmul", "no module kohakutpu.kernels.nowhere"),
         ("kohakutpu.kernels.linear:nothing", "has no nothing; its kernels are .*geglu, linear_add"),
         ("kohakutpu.kernels.linear:M", "M is a Name, not a kernel"),
+        ("kohakutpu.lang.kernel:DEFAULT_PART", "DEFAULT_PART is an int, not a kernel"),
+        ("kohakutpu.lang.kernel:Kernel", "Kernel is a type, not a kernel"),
+        (f"{EXAMPLES}/saxpy_xpu.py:saxpy", "saxpy is an XPU kernel, not a kernel of tiles"),
         ("nowhere.py:matmul", "no file .*nowhere.py"),
     ],
 )

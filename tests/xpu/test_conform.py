@@ -567,4 +567,4 @@ def test_kernels_that_cannot_be_loaded_are_refused(folder, tmp_path, capsys, tex
 
 def test_a_survey_of_a_file(program, capsys):
     assert main(["xpu", "survey", program]) == 0
-    assert capsys.readouterr().out == "scaled\tRUNS\t0\n"
+    assert capsys.readouterr().out == "kernel\tverdict\trefusals\tfirst reason\nscaled\tRUNS\t0\n"

@@ -4,6 +4,6 @@ It reads the typed tree of `kohakutpu.xpu` and shares nothing with any lowering.
 """
 
 from .backend import ReferenceBackEnd
-from .run import HOST, MACHINE, Bits, Launch, refusals, run, survey
+from .run import HOST, MACHINE, SURVEYED, Bits, Launch, refusals, run, survey
 
-__all__ = ["HOST", "MACHINE", "Bits", "Launch", "ReferenceBackEnd", "refusals", "run", "survey"]
+__all__ = ["HOST", "MACHINE", "SURVEYED", "Bits", "Launch", "ReferenceBackEnd", "refusals", "run", "survey"]

@@ -68,6 +68,9 @@ def refusals(kernel: Kernel) -> list[Refusal]:
     return found
 
 
+SURVEYED = "kernel\tverdict\trefusals\tfirst reason"  # what `survey` gives, in this order
+
+
 def survey(kernel: Kernel) -> str:
     """One line: `name<TAB>RUNS<TAB>0`, or `name<TAB>REFUSED<TAB>count<TAB>first reason`."""
     found = refusals(kernel)
