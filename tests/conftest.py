@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,23 @@ FULL = ROOT.parent / "shared" / "golden"
 def golden() -> Path:
     """The folder of golden files: the full set where it exists, otherwise the sample in the repository."""
     return FULL if FULL.is_dir() else SAMPLED
+
+
+@contextmanager
+def _started(command, **options):
+    """A process that ends within the block. What fails there, or takes too long, kills it: leaving `Popen` would wait."""
+    with subprocess.Popen(command, **options) as process:
+        try:
+            yield process
+            process.wait()
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="session")
+def started():
+    """`with started(command, **options) as process:` in place of `with subprocess.Popen(...)`."""
+    return _started
 
 
 ONE_POINT = """

@@ -65,18 +65,15 @@ def heed_interrupts():
         ("lockstep", signal.SIGKILL, -9),
     ],
 )  # fmt: skip
-def test_no_simulator_is_left(tmp_path, name, stop, status):
+def test_no_simulator_is_left(started, tmp_path, name, stop, status):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-m", "kohakutpu.cli.main", name, *COMMANDS[name]]
     options = {"stderr": subprocess.PIPE, "text": True, "cwd": tmp_path, "env": environment, "preexec_fn": heed_interrupts}
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, **options) as run:
-        try:
-            simulators = until(lambda: run.poll() is not None or simulators_of(run.pid))
-            assert run.poll() is None and simulators, "no simulator was started"
-            run.send_signal(stop)
-            _, said = run.communicate(timeout=SECONDS)
-        finally:
-            run.kill()
+    with started(command, stdout=subprocess.DEVNULL, **options) as run:
+        simulators = until(lambda: run.poll() is not None or simulators_of(run.pid))
+        assert run.poll() is None and simulators, "no simulator was started"
+        run.send_signal(stop)
+        _, said = run.communicate(timeout=SECONDS)
     assert run.returncode == status
     until(lambda: not any(process in processes() for process in simulators))
     assert not [process for process in simulators if process in processes()]
@@ -95,14 +92,12 @@ simulate(build(machine, simulator="verilator"), "sim.server:answer", description
 """
 
 
-def test_a_simulator_does_not_outlive_the_process_that_started_it(tmp_path):
+def test_a_simulator_does_not_outlive_the_process_that_started_it(started, tmp_path):
     """One that would wait for ever for a client."""
     address = tmp_path / "socket"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen([sys.executable, "-c", WAITING, str(address)], env=environment) as run:
-        try:
-            assert until(lambda: run.poll() is not None or address.exists()) and run.poll() is None
-            (simulator,) = simulators_of(run.pid)
-        finally:
-            run.kill()
+    with started([sys.executable, "-c", WAITING, str(address)], env=environment) as run:
+        assert until(lambda: run.poll() is not None or address.exists()) and run.poll() is None
+        (simulator,) = simulators_of(run.pid)
+        run.kill()
     assert until(lambda: simulator not in processes(), 60)

@@ -83,10 +83,10 @@ def test_stopped_while_it_is_made_small_the_best_so_far_is_saved(capsys, tmp_pat
     assert fuzz(capsys, "--replay", tmp_path / "mm_mesh-0.fuzz", *words)[0] == 1
 
 
-def test_terminated_while_it_is_made_small_the_best_so_far_is_saved(tmp_path):
+def test_terminated_while_it_is_made_small_the_best_so_far_is_saved(started, tmp_path):
     words = ["fuzz", "--programs", "10", "--fault", "cluster-tile-bit", "--out", str(tmp_path)]
     command = [sys.executable, "-m", "kohakutpu.cli.main", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
         while not (line := run.stdout.readline()).startswith("making it small"):
             assert line, "it ended too early"
         run.send_signal(signal.SIGTERM)

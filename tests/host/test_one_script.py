@@ -39,12 +39,12 @@ def test_the_verdicts_of_the_script(arguments, status, said):
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_scripts_share_a_served_machine_one_after_the_other(tmp_path, stop):
+def test_scripts_share_a_served_machine_one_after_the_other(started, tmp_path, stop):
     """Until a signal, also one that the shell of a script has told its background jobs to ignore."""
     address = tmp_path / "served"
     command = [sys.executable, "-m", "kohakutpu.cli.main", "serve", "--machine", "mm_mesh", "--listen", str(address)]
     ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
-    with subprocess.Popen(ignoring, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
+    with started(ignoring, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
         assert server.stdout.readline() == "opening model to mm_mesh\n"
         assert server.stdout.readline() == f"ready on {address}: mm_mesh (model); Ctrl-C or SIGTERM ends it\n"
         other = drive(f"socket:{address}", "quad")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -121,20 +122,20 @@ while True:
 """
 
 
-def test_a_client_that_is_killed_leaves_no_simulator():
-    client = subprocess.Popen([sys.executable, "-c", CLIENT], stdout=subprocess.PIPE, text=True)
-    with client:
+def test_a_client_that_is_killed_leaves_no_simulator(started):
+    with started([sys.executable, "-c", CLIENT], stdout=subprocess.PIPE, text=True) as client:
         group, folder = client.stdout.readline().split()
         assert members(int(group)) and Path(folder).exists()
         client.kill()
     assert gone(int(group), folder)
 
 
-def serve(address):
-    """`kohakutpu serve` of the gates, as a background job of a script: SIGINT is ignored."""
-    command = [sys.executable, "-m", "kohakutpu.cli.main", "serve", "--transport", "rtl", "--listen", str(address)]
+@pytest.fixture
+def serve(started, tmp_path):
+    """`with serve() as server:`, of the gates on `served` in tmp_path, as a background job of a script: SIGINT is ignored."""
+    command = [sys.executable, "-m", "kohakutpu.cli.main", "serve", "--transport", "rtl", "--listen", str(tmp_path / "served")]
     ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
-    return subprocess.Popen(ignoring, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    return partial(started, ignoring, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
 
 
 def simulation_of(server):
@@ -153,9 +154,9 @@ def simulation_of(server):
     raise AssertionError("no simulation was started")
 
 
-def test_a_server_of_gates_ends_in_order(tmp_path):
+def test_a_server_of_gates_ends_in_order(serve, tmp_path):
     address = tmp_path / "served"
-    with serve(address) as server:
+    with serve() as server:
         assert server.stdout.readline() == "opening rtl to mm_mesh\n"
         assert server.stdout.readline() == f"ready on {address}: mm_mesh (rtl); Ctrl-C or SIGTERM ends it\n"
         group, folder = simulation_of(server)
@@ -168,8 +169,8 @@ def test_a_server_of_gates_ends_in_order(tmp_path):
     assert not address.exists() and not members(group) and not folder.exists()
 
 
-def test_a_server_that_is_stopped_while_it_starts_leaves_no_simulator(tmp_path):
-    with serve(tmp_path / "served") as server:
+def test_a_server_that_is_stopped_while_it_starts_leaves_no_simulator(serve, tmp_path):
+    with serve() as server:
         assert server.stdout.readline() == "opening rtl to mm_mesh\n"
         group, folder = simulation_of(server)
         server.send_signal(signal.SIGTERM)

@@ -58,17 +58,15 @@ def test_the_view_has_every_link(name, tmp_path):
     assert text.count(f"^>1 {tmp_path}/flits.sh") == len(used)
 
 
-def test_the_filter_answers_line_by_line(fused, tmp_path):
+def test_the_filter_answers_line_by_line(started, fused, tmp_path):
     """As a viewer uses it: a question, its answer, the next question."""
     text, executable = wave_files(Topology(load("mm_mesh"), Trace(fused.path).links), tmp_path)["flits.sh"]
     (tmp_path / "flits.sh").write_text(text)
     assert executable and sys.executable in text
     flits = [record.flit for record in Trace(fused.path) if type(record) is Transfer][:40]
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    process = subprocess.Popen(
-        ["sh", tmp_path / "flits.sh"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=plain
-    )
-    with process:
+    command = ["sh", tmp_path / "flits.sh"]
+    with started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=plain) as process:
         for flit in flits:
             process.stdin.write(f"{flit.to_int():072X}\n")
             process.stdin.flush()
