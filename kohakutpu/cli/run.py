@@ -48,7 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--random", type=int, metavar="SEED", help="normal operands of the given --shape, deviation 0.3")
     parser.add_argument("--out", action="append", default=[], metavar="y=y.npy", help="write a result (repeatable)")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write what was measured and compared, as JSON")
-    parser.add_argument("--precision", action="store_true", help="compare with float64 too: percentiles of the error, saturated elements")
+    parser.add_argument("--precision", action="store_true", help="compare with float64 too: percentiles of the error")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write every accepted flit and what units did (docs/trace.md)")
     parser.add_argument("--waves", type=Path, metavar="DIR", help="record waves of the gates, with views of them (--engine rtl)")
     parser.add_argument(
@@ -139,15 +139,19 @@ def run_on(args: argparse.Namespace, artifact: Artifact, machine: Machine, opera
         )  # fmt: skip
 
 
-def precision(kernel: Kernel, knobs: dict[str, object], operands: dict[str, np.ndarray], image: Image) -> dict:
-    """Print what the number formats cost beside float64, and what saturated; the same as a record."""
+def numbers(kernel: Kernel, knobs: dict[str, object], operands: dict[str, np.ndarray], image: Image, beside: bool) -> dict:
+    """Print what saturated, and `beside` float64 what the number formats cost; the same as a record."""
     trace = kernel.trace(**knobs)
-    extents = kernel.solve({name: array.shape for name, array in operands.items()})
-    rows = exact.compare(image.outputs, exact.evaluate(trace, extents, operands))
     lines = exact.saturations(trace, image)
-    for line in [*map(str, rows), *(lines or ["no element saturated"])]:
+    record: dict = {"saturated": lines}
+    if beside:
+        extents = kernel.solve({name: array.shape for name, array in operands.items()})
+        rows = exact.compare(image.outputs, exact.evaluate(trace, extents, operands))
+        record["precision"] = [row.to_dict() for row in rows]
+        lines = [*map(str, rows), *(lines or ["no element saturated"])]
+    for line in lines:
         print(f"  {line}")
-    return {"precision": [row.to_dict() for row in rows], "saturated": lines}
+    return record
 
 
 def main(args: argparse.Namespace) -> int:
@@ -184,11 +188,11 @@ def main(args: argparse.Namespace) -> int:
         image = run_reference(kernel, knobs, operands, machine, constants=args.constants)
         for name, value in image.outputs.items():
             print(f"{name}: {2 * value.size} bytes, sha256 {digest(value)}")
-        precise = precision(kernel, knobs, operands, image) if args.precision else {}
+        costs = numbers(kernel, knobs, operands, image, args.precision)
         write_outputs(targets, dict(image.outputs))
         if args.report:
             record = {
-                "engine": "reference", **precise,
+                "engine": "reference", **costs,
                 "outputs": {n: {"bytes": 2 * v.size, "sha256": digest(v)} for n, v in image.outputs.items()},
             }  # fmt: skip
             write_atomically(args.report, (json.dumps(record, indent=1) + "\n").encode())
@@ -212,11 +216,11 @@ def main(args: argparse.Namespace) -> int:
     else:
         print_machine(artifact, result, args.engine)
     equal = print_comparisons(rows, args.engine)
-    precise = precision(kernel, knobs, operands, image) if args.precision else {}
+    costs = numbers(kernel, knobs, operands, image, args.precision)
     if args.fault and equal:
         print(f"  fault {', '.join(args.fault)}: injected, and this kernel does not show it")
     write_outputs(targets, dict(result.run.outputs))
     if args.report:
-        record = {**ran, **result.to_dict(), **precise, "buffers": [row.to_dict() for row in rows], "byte_equal": equal}
+        record = {**ran, **result.to_dict(), **costs, "buffers": [row.to_dict() for row in rows], "byte_equal": equal}
         write_atomically(args.report, (json.dumps(record, indent=1) + "\n").encode())
     return 0 if equal else 1

@@ -143,7 +143,7 @@ def compare(found: Mapping[str, np.ndarray], exact: Mapping[str, np.ndarray]) ->
 def saturations(trace: Trace, image: Image) -> list[str]:
     """A line for every statement that saturated elements, with its place in the source."""
     return [
-        f"{counted(held.elements, 'element')} saturated at 65504, the first at [{', '.join(map(str, held.first))}] of what "
-        f"{trace.statements[number].source.short} computes at once: {trace.statements[number].source.text}"
+        f"{counted(held.elements, 'element')} saturated at 65504, the first at {held.buffer}[{', '.join(map(str, held.first))}]: "
+        f"{trace.statements[number].source.short} {trace.statements[number].source.text}"
         for number, held in sorted(image.saturated.items())
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
@@ -20,7 +20,7 @@ from kohakutpu.formats.reduction import Reduction, reduce_rows
 from kohakutpu.lang.extents import KBLOCK, LANES, Extents
 from kohakutpu.lang.source import Source
 from kohakutpu.lang.trace import (
-    Constant, Contract, ElementOp, Expression, Op, Reduce, RowOp, Slice, Statement, TileLeaf, Trace,
+    Buffer, Constant, Contract, ElementOp, Expression, Op, Reduce, RowOp, Slice, Statement, TileLeaf, Trace, View,
 )  # fmt: skip
 from kohakutpu.wording import counted
 
@@ -39,10 +39,11 @@ class Constants(Enum):
 
 @dataclass(frozen=True)
 class Saturation:
-    """Elements that a statement saturated, in all batch elements and instances; `first`: where in what it computes at
-    once, a buffer's batch element or a tile."""
+    """How many elements of `buffer` a statement saturated, in all batch elements, instances and turns of loops; `first`: the
+    index of the first of them, batch axes included."""
 
     elements: int
+    buffer: str
     first: tuple[int, ...]
 
 
@@ -168,6 +169,7 @@ class _Run(Walk):
         self.constants = constants
         self.exp2_wrap = exp2_wrap
         self.saturated: dict[int, Saturation] = {}
+        self.over: np.ndarray = np.zeros((), bool)  # which elements of the last value saturated
 
     def zeros(self, rows: int, columns: int) -> _Accumulator:
         return _Accumulator((rows, columns), self.format, self.trace.ksplit)
@@ -207,9 +209,10 @@ class _Run(Walk):
 
     def evaluate(self, expression: Expression, shape, tiles, known, statement: Statement) -> np.ndarray:
         """FP16 patterns of `shape`: each node once, in order, in E8M15."""
+        self.over = np.zeros(shape, bool)
         for name in tiles:
             held = np.abs(self.format.to_float(self.tiles[name].value))[tuple(slice(0, extent) for extent in shape)]
-            self.note(held >= OVERFLOWS, statement)
+            self.over |= held >= OVERFLOWS
         if expression.is_copy and isinstance(expression.nodes[0], TileLeaf):
             return tiles[expression.nodes[0].accumulator]
         count = math.prod(shape)
@@ -231,15 +234,37 @@ class _Run(Walk):
                 done.append(alu.execute(code, **operands, exp2_wrap=self.exp2_wrap)[0])
             else:
                 done.append(e8m15.from_fp16(self.leaf(node, shape, tiles, known, statement.source).reshape(-1)))
-        self.note(overflows(done[-1]).reshape(shape), statement)
+        self.over |= overflows(done[-1]).reshape(shape)
         return e8m15.to_fp16(done[-1]).reshape(shape)
 
-    def note(self, over: np.ndarray, statement: Statement) -> None:
-        """Count elements that a statement saturates; `over` is bool of the shape that it computes at once."""
-        if over.any():
-            held = self.saturated.get(statement.id)
-            first = held.first if held else tuple(int(i) for i in np.argwhere(over)[0])
-            self.saturated[statement.id] = Saturation((held.elements if held else 0) + int(over.sum()), first)
+    # ---- what saturates ----------------------------------------------------------------------------------
+
+    def write(self, buffer: Buffer, where: tuple[slice, ...], value: np.ndarray, statement: Statement) -> None:
+        super().write(buffer, where, value, statement)
+        shape = self.view(buffer.name, len(where))[0].shape
+        self._note(statement, buffer, value.shape, shape, tuple(part.start for part in where))
+
+    def write_rows(self, buffer: Buffer, view: View, value: np.ndarray, statement: Statement) -> None:
+        super().write_rows(buffer, view, value, statement)
+        rows = self.values[buffer.name].size // view.width
+        self._note(statement, buffer, value.shape, (rows, view.width), (view.first, 0))
+
+    def _note(self, statement: Statement, buffer: Buffer, written: tuple[int, ...], shape: tuple[int, ...],
+              start: tuple[int, ...]) -> None:  # fmt: skip
+        """Count what saturated of the value just written: `written` elements of the buffer seen as `shape`, from `start` on."""
+        over = self.over[tuple(slice(0, extent) for extent in written)]
+        count = int(over.sum())
+        if not count:
+            return
+        held = self.saturated.get(statement.id)
+        if held:
+            self.saturated[statement.id] = replace(held, elements=held.elements + count)
+            return
+        place = int(np.ravel_multi_index(tuple(np.argwhere(over)[0] + start), shape))
+        if buffer.copies(self.extents) > 1:
+            place += self.element * self.values[buffer.name].size
+        first = np.unravel_index(place, buffer.logical_shape(self.extents))
+        self.saturated[statement.id] = Saturation(count, buffer.name, tuple(int(axis) for axis in first))
 
 
 def interpret(trace: Trace, extents: Extents, inputs: Mapping[str, np.ndarray], *, mantissa: int = 14,

@@ -14,7 +14,7 @@ from kohakutpu.lang.shapes import settled, shape_of, statement_shape
 from kohakutpu.lang.source import KernelError, Source, located
 from kohakutpu.lang.trace import (
     READ_ONLY, Assign, Buffer, BufferLeaf, Contract, Expression, Loop, Open, Slice, Statement, Store, TileLeaf, Trace,
-    Units, check_slice,
+    Units, View, check_slice,
 )  # fmt: skip
 
 MOST = 1 << 28  # elements of a tile or an operand over its blocks; no machine's accumulator comes near
@@ -33,6 +33,7 @@ class Walk:
         self.values: dict[str, np.ndarray] = {}
         self.writers: dict[str, np.ndarray] = {}
         self.tiles: dict[str, object] = {}  # by accumulator, what `zeros` made of it
+        self.element = 0  # of the batch
 
     # ---- what a subclass computes ----
 
@@ -110,6 +111,7 @@ class Walk:
         }
         batch = max(copies.values())
         for element in range(batch):
+            self.element = element
             for name in whole:
                 index = element if copies[name] == batch else 0
                 self.values[name] = split[name][index]
@@ -150,6 +152,12 @@ class Walk:
         values[where] = value
         writers[where] = statement.id
 
+    def write_rows(self, buffer: Buffer, view: View, value: np.ndarray, statement: Statement) -> None:
+        """The rows of a settled view."""
+        rows = slice(view.first, view.first + view.count)
+        self.values[buffer.name].reshape(-1, view.width)[rows] = value
+        self.writers[buffer.name].reshape(-1, view.width)[rows] = statement.id
+
     # ---- statements that write ----
 
     def store(self, statement: Store, known: dict[str, int]) -> None:
@@ -175,9 +183,7 @@ class Walk:
         if target.view is None:
             self.write(buffer, tuple(slice(0, extent) for extent in wanted), value, statement)
             return
-        rows = slice(target.view.first, target.view.first + target.view.count)
-        self.values[buffer.name].reshape(-1, target.view.width)[rows] = value
-        self.writers[buffer.name].reshape(-1, target.view.width)[rows] = statement.id
+        self.write_rows(buffer, target.view, value, statement)
 
     def settled(self, leaf: BufferLeaf, known: dict[str, int], source: Source) -> BufferLeaf:
         return settled(leaf, self.trace.buffers, self.extents, known, source)

@@ -16,6 +16,7 @@ from kohakutpu.compiler.predict import predict
 from kohakutpu.host.compare import digest
 from kohakutpu.host.simulate import run_reference
 from kohakutpu.lang.source import KernelError
+from kohakutpu.reference import saturations
 from kohakutpu.wording import counted
 
 from .graph import Graph
@@ -64,7 +65,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Boundary:
-    """A result of a kernel on the machine and by the interpreter: digests, how many elements differ, the first of them."""
+    """A result of a kernel on the machine and by the interpreter: digests, how many elements differ, the first of them; and a
+    line for each statement that saturated elements of it, or of a temp of the kernel."""
 
     kernel: str
     tensor: str
@@ -73,6 +75,7 @@ class Boundary:
     found: str
     different: int
     first: tuple[int, ...] | None
+    saturated: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -80,7 +83,8 @@ class Boundary:
 
     def __str__(self) -> str:
         if self.equal:
-            return f"{self.kernel}: {self.tensor} {self.bytes} bytes {self.found} byte-equal"
+            text = f"{self.kernel}: {self.tensor} {self.bytes} bytes {self.found} byte-equal"
+            return "\n  ".join([text, *self.saturated])
         where = f"{self.different} elements differ, the first at {list(self.first)}"
         return f"{self.kernel}: {self.tensor} {self.bytes} bytes, expected {self.expected}, found {self.found}: {where}"
 
@@ -244,6 +248,10 @@ class Plan:
 
     def meant(self, /, **inputs: np.ndarray) -> dict[Tensor, np.ndarray]:
         """Every kernel's results (uint16 patterns), by the reference interpreter, one kernel after another."""
+        return self._meant(inputs, {})
+
+    def _meant(self, inputs: Mapping[str, np.ndarray], saturated: dict[Tensor, list[str]]) -> dict[Tensor, np.ndarray]:
+        """`saturated` gets a line for each statement that saturated elements, with the kernel's result they belong to."""
         values = dict(self._inputs(inputs))
         for step in self.steps:
             if isinstance(step, KernelStep):
@@ -251,10 +259,14 @@ class Plan:
                 for tensor in call.operands.values():
                     if tensor not in values:
                         values[tensor] = tensor.array if tensor.kind == "pinned" else tensor.read().view(np.uint16)
-                knobs = step.compilation.trace.knobs
+                trace = step.compilation.trace
+                knobs = trace.knobs
                 operands = {port: values[tensor] for port, tensor in call.operands.items()}
                 image = run_reference(call.kernel, knobs, operands, self.session.machine, constants=call.options.constants)
                 values |= {call.results[port]: found for port, found in image.outputs.items()}
+                for held, line in zip(sorted(image.saturated.items()), saturations(trace, image), strict=True):
+                    result = call.results.get(held[1].buffer, next(iter(call.results.values())))
+                    saturated.setdefault(result, []).append(line)
         return {tensor: value for tensor, value in values.items() if tensor.kind == "result" and tensor.graph is self.graph}
 
     def verify(self, /, **inputs: np.ndarray) -> list[Boundary]:
@@ -263,11 +275,13 @@ class Plan:
         self._run(inputs, lambda tensor, value: found.setdefault(tensor, value))
         rows = []
         kernels = {tensor: call.name for call in self.graph.calls for tensor in call.results.values()}
-        for tensor, want in self.meant(**inputs).items():
+        saturated: dict[Tensor, list[str]] = {}
+        for tensor, want in self._meant(inputs, saturated).items():
             wrong = np.argwhere(found[tensor] != want)
             first = tuple(int(i) for i in wrong[0]) if len(wrong) else None
             digests = digest(want), digest(found[tensor])
-            rows.append(Boundary(kernels[tensor], tensor.name, 2 * want.size, *digests, len(wrong), first))
+            lines = tuple(saturated.get(tensor, ()))
+            rows.append(Boundary(kernels[tensor], tensor.name, 2 * want.size, *digests, len(wrong), first, lines))
         return rows
 
     # ---- text ----

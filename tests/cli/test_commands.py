@@ -339,6 +339,21 @@ def test_golden_of_one_file_and_a_spoilt_one(call, tmp_path, golden):
     assert status == 1 and " 1 different" in out
 
 
+@pytest.mark.parametrize("engine", ["model", "reference"])
+def test_run_is_never_silent_about_what_saturates(call, tmp_path, engine):
+    """Without --precision too, and in the report."""
+    np.save(tmp_path / "x.npy", np.array([[1, 2], [3, 2000]], np.float16))
+    report = tmp_path / "r.json"
+    words = ("kohakutpu.kernels.elementwise:scale", "--in", f"x={tmp_path}/x.npy", "--engine", engine)
+    status, out, _ = call("run", *words, "--knob", "s=64", "--report", report)
+    line = "1 element saturated at 65504, the first at y[1, 1]: kohakutpu/kernels/elementwise.py:"
+    assert status == 0 and line in out and "p50" not in out
+    record = json.loads(report.read_text())
+    assert record["saturated"][0].startswith(line) and "precision" not in record
+    status, out, _ = call("run", *words, "--knob", "s=2")
+    assert status == 0 and "saturated" not in out
+
+
 def test_run_says_what_the_formats_cost(call, tmp_path):
     report = tmp_path / "r.json"
     status, out, _ = call("run", SILU, "--engine", "reference", *EXAMPLE, "--precision", "--report", str(report))

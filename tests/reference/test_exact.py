@@ -5,11 +5,11 @@ import pytest
 
 from kohakutpu import lang as L
 from kohakutpu.kernels import linear, rows
-from kohakutpu.lang import dims, kernel, units
+from kohakutpu.lang import dims, kernel, loop, units
 from kohakutpu.reference import InterpreterError, evaluate, interpret, saturations
 from kohakutpu.reference.exact import compare
 
-M, N = dims("M, N")
+M, K, N = dims("M, K, N")
 
 
 def both(made, operands, knobs=None, **options):
@@ -72,7 +72,7 @@ def test_saturated_elements_are_counted_and_located():
     (held,) = image.saturated.values()
     assert (held.elements, held.first) == (3, (1, 3))
     (line,) = saturations(trace, image)
-    assert "3 elements saturated at 65504, the first at [1, 3]" in line and "y <<= x * x * L.minimum(x, 1)" in line
+    assert "3 elements saturated at 65504, the first at y[1, 3]: " in line and "y <<= x * x * L.minimum(x, 1)" in line
     (measured,) = compare(image.outputs, exact)
     assert measured.unequal == 0 and measured.greatest > 0.3
     _, image, _ = both(square, {"x": x / 64})
@@ -86,6 +86,92 @@ def test_saturated_tiles():
     (held,) = image.saturated.values()
     assert held.elements == 8 * 3 and held.first == (0, 0)
     assert "c[i, j] <<=" in saturations(trace, image)[0]
+
+
+def whole(x, y):
+    y <<= x * 64
+
+
+def one_number_a_row(x, y):
+    sums = L.temp(M, 1)
+    sums <<= L.row_max(x) * 64
+    y <<= L.minimum(sums, x)
+
+
+def rows_of_a_view(x, y):
+    y <<= 0.0
+    last = y.rows_from(M - 4)
+    last <<= x.rows_from(M - 4) * 64
+
+
+def folded(x, y):
+    rows = y.as_rows(16)
+    rows <<= x.as_rows(16) * 64
+
+
+def by_parts(x, y):
+    with units(x.parts(48)) as e:
+        y[e] <<= x[e] * 64
+
+
+def twice_in_a_loop(x, y):
+    for _ in loop(2):
+        y <<= x * 64
+
+
+# By body: what of x * 64 is written to a buffer of which shape, and how often.
+LOCATED = {
+    "whole": (whole, "y", lambda big: big, 1),
+    "one number a row": (one_number_a_row, "t1", lambda big: big.any(-1, keepdims=True), 1),
+    "rows of a view": (rows_of_a_view, "y", lambda big: big & (np.arange(10)[:, None] >= 6), 1),
+    "folded": (folded, "y", lambda big: big, 1),
+    "by parts": (by_parts, "y", lambda big: big, 1),
+    "twice": (twice_in_a_loop, "y", lambda big: big, 2),
+}
+
+
+@pytest.mark.parametrize("name", LOCATED)
+@pytest.mark.parametrize("lead", [(), (2, 3)], ids=["one", "batch"])
+def test_saturated_elements_are_located_in_their_buffer(name, lead):
+    body, buffer, kept, turns = LOCATED[name]
+
+    def made(x=L.In(..., M, N), y=L.Out(..., M, N)):
+        body(x, y)
+
+    x = np.random.default_rng(len(name)).choice(np.array([1, -3, 2000], np.float16), (*lead, 10, 48), p=(0.9, 0.08, 0.02))
+    if lead:
+        x[0, :2] = 1  # nothing there: the first is in a later batch element
+    big = kept(x == 2000)
+    trace, image, _ = both(kernel(made), {"x": x})
+    (held,) = image.saturated.values()
+    assert (held.elements, held.buffer, held.first) == (turns * big.sum(), buffer, tuple(np.argwhere(big)[0].tolist()))
+    assert f"first at {buffer}[{', '.join(map(str, held.first))}]: " in saturations(trace, image)[0]
+
+
+def test_an_array_without_axes():
+    @kernel
+    def made(x=L.In(...), y=L.Out(...)):
+        y <<= x * 64
+
+    _, image, _ = both(made, {"x": np.array(2000, np.float16)})
+    (held,) = image.saturated.values()
+    assert (held.elements, held.first) == (1, ())
+
+
+def test_a_tile_that_saturates_and_its_product_that_does_are_one_element():
+    @kernel
+    def made(x=L.In(..., M, K), w=L.In(N, K), y=L.Out(..., M, N)):
+        with units(x.tiles(1), w.tiles(2)) as (i, j):
+            acc = L.tile(1, 2, 1)
+            for k in loop(x.chunks32(1)):
+                acc += x[i, k] @ w[j, k]
+            y[i, j] <<= acc * 2
+
+    x, w = np.ones((2, 6, 64), np.float16), np.ones((14, 64), np.float16)
+    x[1, 5], w[9], w[11] = 64, 32, 64  # 64 * 64 * 32 and 64 * 64 * 64 in the last row: both saturate, in the second tile
+    _, image, _ = both(made, {"x": x, "w": w})
+    (held,) = image.saturated.values()
+    assert (held.elements, held.first) == (2, (1, 5, 9))
 
 
 def test_what_is_not_finite_is_counted_apart():

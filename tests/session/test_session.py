@@ -17,7 +17,7 @@ from kohakutpu.host.model_transport import ModelTransport
 from kohakutpu.host.simulate import run_model, run_reference
 from kohakutpu.host.transports import open_transport
 from kohakutpu.kernels import bmm, in_rows, linear_add, linear_bias, linear_transposed, matmul, rmsnorm, softmax
-from kohakutpu.kernels.elementwise import add, scale
+from kohakutpu.kernels.elementwise import add, scale, sub
 from kohakutpu.lang import dims, kernel, loop, units
 from kohakutpu.machine import Dram, load
 from kohakutpu.model.system import System
@@ -48,6 +48,20 @@ def test_every_kernel_leaves_the_interpreters_bytes(machine):
     want = plan.meant(x=again)[plan.outputs["y"]]
     assert found.dtype == np.float16 and (found.view(np.uint16) == want).all()
     assert (plan.outputs["y"].read().view(np.uint16) == want).all()
+
+
+def test_what_saturates_is_said_beside_the_kernel_that_does():
+    session = on_model()
+
+    def made(x):
+        return call(sub, a=call(scale, x=x, s=64.0).named("large"), b=x).named("y")
+
+    x = np.ones((2, 40), np.float16)
+    x[1, 3] = 2000
+    large, y = session.plan(made, x=(2, 40)).verify(x=x)
+    assert large.equal and y.equal and not y.saturated
+    (line,) = large.saturated
+    assert "1 element saturated at 65504, the first at y[1, 3]: kohakutpu/kernels/elementwise.py" in line and line in str(large)
 
 
 def test_copies_are_few_and_stand_in_the_plan():
