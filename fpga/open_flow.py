@@ -18,6 +18,7 @@ from amaranth.build.plat import Platform
 from amaranth.lib import io
 
 from kohakutpu.machine import Machine
+from sim.orphan import group
 
 from .board_top import BAUD, NAME, board_verilog
 
@@ -158,7 +159,10 @@ def prepare(machine: Machine, name: str, folder: Path, *, units: bool = True, se
 def build(folder: Path, environment: Mapping[str, str]) -> Result:
     """Run the prepared tools in `folder`. Raises `BuildError` with what they say when one refuses or the design does not fit."""
     environment = {**environment, **tools(), "AMARANTH_USE_YOSYS": "builtin"}
-    done = subprocess.run(["sh", "build_top.sh"], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    with group() as together:
+        done = subprocess.run(
+            ["sh", "build_top.sh"], cwd=folder, env=environment, capture_output=True, text=True, check=False, process_group=together
+        )  # fmt: skip
     if done.returncode:
         stage, log = _stopped_at(folder)
         said = done.stdout + done.stderr + (log.read_text(errors="replace") if log.exists() else "")

@@ -1,10 +1,13 @@
-"""A process that does not outlive the one that wanted it."""
+"""Processes that do not outlive the one that wanted them."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Thread
 
 LOOK = 0.5  # s
@@ -19,3 +22,17 @@ def end_with(parent: int, end: Callable[[], None]) -> None:
         end()
 
     Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def group() -> Iterator[int]:
+    """A process group for commands that start others: all that is in it is killed when the block is left, or this process
+    ends, however it does.
+    """
+    # Its leader reads a pipe that nobody writes to: it comes to its end with this process.
+    leader = subprocess.Popen(["sh", "-c", "read _; kill -KILL 0"], stdin=subprocess.PIPE, process_group=0)
+    with leader:
+        try:
+            yield leader.pid
+        finally:
+            os.killpg(leader.pid, signal.SIGKILL)

@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from pathlib import Path
 from cocotb_tools import runner as cocotb_runner
 
 from . import bench_log
+from .orphan import group
 from .toolchain import BUILD, ROOT, ToolchainError, environment, require_wave_headers
 
 SIMULATORS = ("verilator", "icarus")
@@ -69,6 +71,19 @@ endmodule
 """
 
 
+class Compiler:
+    """A runner of cocotb's whose commands end when the build does, with everything that they have started."""
+
+    def _execute_cmds(self, cmds, cwd, stdout=None) -> None:
+        with group() as together:
+            for command in cmds:
+                done = subprocess.run(
+                    command, cwd=cwd, env=self.env, check=False, stdout=stdout, stderr=subprocess.STDOUT, process_group=together
+                )  # fmt: skip
+                if done.returncode:
+                    raise RuntimeError(f"{command[0]} ended with status {done.returncode}")
+
+
 class PortsOnlyVerilator(cocotb_runner.Verilator):
     """Verilator without `--public-flat-rw`: only what the control file names is reachable from Python. Waves are FST, and
     can be of a part of the run."""
@@ -85,6 +100,14 @@ class PortsOnlyVerilator(cocotb_runner.Verilator):
             ours.write_text(text.replace(DUMP, DUMP_WINDOW))
             commands[0] = [{"--trace": "--trace-fst", main: str(ours)}.get(item, item) for item in commands[0]]
         return commands
+
+
+class VerilatorCompiler(Compiler, PortsOnlyVerilator):
+    pass
+
+
+class IcarusCompiler(Compiler, cocotb_runner.Icarus):
+    pass
 
 
 def control_file(top: str) -> str:
@@ -166,12 +189,12 @@ def _compile(folder: Path, verilog: str, control: str, *, top: str, simulator: s
         if simulator == "verilator":
             if waves:
                 require_wave_headers()
-            runner, arguments = PortsOnlyVerilator(), VERILATOR_ARGUMENTS
+            runner, arguments = VerilatorCompiler(), VERILATOR_ARGUMENTS
             settings = folder / f"{top}.vlt"
             settings.write_text(control)
             sources = [settings, source]
         else:
-            runner, arguments, sources = cocotb_runner.Icarus(), ICARUS_ARGUMENTS, [source]
+            runner, arguments, sources = IcarusCompiler(), ICARUS_ARGUMENTS, [source]
             if waves:
                 window = folder / f"{WINDOW_TOP}.v"
                 window.write_text(ICARUS_WINDOW)

@@ -101,3 +101,35 @@ def test_a_simulator_does_not_outlive_the_process_that_started_it(started, tmp_p
         (simulator,) = simulators_of(run.pid)
         run.kill()
     assert until(lambda: simulator not in processes(), 60)
+
+
+COMPILING = """
+from kohakutpu.cli.main import termination
+from sim import runner
+with termination():
+    runner.build("module idle(input clk, output reg q); always @(posedge clk) q <= !q; endmodule", top="idle", simulator="verilator")
+"""
+
+
+def working_in(folder):
+    """Programs that run below a folder, by name."""
+    found = []
+    for process, (_, program) in processes().items():
+        try:
+            if Path(os.readlink(f"/proc/{process}/cwd")).is_relative_to(folder):
+                found.append(program.name)
+        except OSError:
+            continue  # ended meanwhile
+    return found
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_no_compiler_is_left(started, tmp_path, stop):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KOHAKUTPU_BUILD": str(tmp_path / "build")}
+    options = {"stderr": subprocess.DEVNULL, "cwd": ROOT, "env": environment, "preexec_fn": heed_interrupts}
+    with started([sys.executable, "-c", COMPILING], **options) as run:
+        assert until(lambda: run.poll() is not None or "cc1plus" in working_in(tmp_path)) and run.poll() is None
+        run.send_signal(stop)
+        run.wait(timeout=SECONDS)
+    assert until(lambda: not working_in(tmp_path), 1), f"left: {working_in(tmp_path)}"
+    assert not list(tmp_path.glob("build/sim/*/complete"))

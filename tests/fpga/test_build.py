@@ -1,15 +1,20 @@
 """`kohakutpu build`: the files of both flows, what they refuse, and what becomes of tools that fail."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
 from fpga import open_flow, vivado
 from fpga.board_top import NAME
-from kohakutpu.cli.main import main
+from kohakutpu.cli.main import Terminated, main
 from kohakutpu.machine import from_yaml, load
 
 SMALL = """
@@ -203,6 +208,32 @@ def test_a_build_has_a_report_and_a_bitstream(fakes):
 def test_tools_that_fail_say_why(fakes, changes, reason):
     with pytest.raises(open_flow.BuildError, match=re.escape(reason)):
         open_flow.build(fakes(**changes), {"PATH": "/usr/bin:/bin"})
+
+
+def test_no_tool_is_left_where_a_build_is_stopped(fakes):
+    folder = fakes(nextpnr="echo $$ > began && exec sleep 600")
+    process = folder / "began"
+
+    def terminated(*_):
+        raise Terminated
+
+    def stop_it():
+        while not process.exists() or not process.read_text().endswith("\n"):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, terminated)
+    try:
+        threading.Thread(target=stop_it, daemon=True).start()
+        with pytest.raises(Terminated):
+            open_flow.build(folder, {"PATH": "/usr/bin:/bin"})
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    tool = Path(f"/proc/{process.read_text().strip()}/cmdline")  # empty once it has ended
+    end = time.monotonic() + 5
+    while tool.exists() and tool.read_bytes() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not tool.exists() or not tool.read_bytes()
 
 
 def test_a_clock_that_is_not_met_is_no_success(fakes):
