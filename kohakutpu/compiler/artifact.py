@@ -115,8 +115,8 @@ class Round:
 class Stage:
     """Work of one kind of unit between two barriers. `nodes[key]` is the node that runs an instance.
 
-    A stage of the host has no nodes and no rounds: it reads buffer `move[0]` and writes what it holds in the order of
-    buffer `move[1]`.
+    A stage that copies writes what buffer `move[0]` holds in the order of buffer `move[1]`. One of the host has no nodes and
+    no rounds: it reads and writes through its memory window.
 
     `acks[key]` is (receiver, number of DATA_RECEIVED) of an instance that drains into a vector core; `words` counts the
     32-byte words that the stage writes to memory. `helpers[key]` are the further clusters that an instance's parts of K run
@@ -330,13 +330,14 @@ class Artifact:
             "options " + " ".join(f"{name}={value}" for name, value in self.options.items()),
         ]  # fmt: skip
         for number, stage in enumerate(self.stages):
-            if stage.move:
+            if stage.unit == "host":
                 size = sum(self.buffer(name).bytes for name in stage.move)
-                lines.append(f"stage {number} HOST copies {stage.move[0]} to {stage.move[1]}: {size} bytes moved")
+                lines.append(f"stage {number} HOST {self.copied(stage)}: {size} bytes moved")
                 continue
             rounds = [round_ for round_ in self.rounds if round_.stage == number]
+            what = self.copied(stage) if stage.move else f"grid {stage.grid}"
             lines.append(
-                f"stage {number} {UNIT_NAMES[stage.unit]} grid {stage.grid}: {counted(len(stage.nodes), 'instance')} on "
+                f"stage {number} {UNIT_NAMES[stage.unit]} {what}: {counted(len(stage.nodes), 'instance')} on "
                 f"{counted(len(stage.units), 'unit')}, {counted(sum(len(r.flits) for r in rounds), 'flit')} in "
                 f"{counted(len(rounds), 'round')}"
             )
@@ -346,6 +347,11 @@ class Artifact:
             for image in self.buffers
         ]
         return "\n".join([*lines, *self.notes, f"digest  {self.digest}"])
+
+    def copied(self, stage: Stage) -> str:
+        """What a stage copies, with the byte orders."""
+        source, target = (self.buffer(name) for name in stage.move)
+        return f"copies {source.name} ({source.layout.key}) to {target.name} ({target.layout.key})"
 
     def flit_listing(self) -> str:
         """Every flit as assembly text, under its stage, round, steps and instance."""

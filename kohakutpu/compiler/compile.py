@@ -372,7 +372,7 @@ class Compilation:
                     self.cuts[stage.target], self.images[stage.source], self.images[stage.target],
                     list(self.units["vector"]), states,
                 )  # fmt: skip
-                record = Stage("vector", (len(nodes),), nodes, {}, (), words)
+                record = Stage("vector", (len(nodes),), nodes, {}, (), words, (stage.source, stage.target))
             else:
                 plan = self.plans[number]
                 nodes = deal(plan.spans, list(self.units["vector"]))

@@ -32,10 +32,11 @@ def copy_artifact(cut: Shape, source: BufferImage, target: BufferImage, machine:
     """The instructions of a copy between two buffers that have addresses."""
     nodes = [unit.node for unit in machine.vectors]
     streams, places, words = relayout.lower(cut, source, target, nodes, {node: CoreState() for node in nodes})
+    stage = Stage("vector", (len(places),), places, {}, (), words, (source.name, target.name))
     rounds = schedule(0, "vector", by_node(streams, places), machine.credit_limit, machine.staging_flits)
     return Artifact(
         kernel=f"copy {source.name} as {target.layout.key}", reference="", knobs={}, extents={}, lead=(), options={},
         machine=machine.name, machine_digest=machine_digest(machine),
         mantissa=machine.clusters[0].mantissa if machine.clusters else 0, buffers=(source, target),
-        stages=(Stage("vector", (len(places),), places, {}, (), words),), rounds=tuple(rounds), statements=(), writers=(),
+        stages=(stage,), rounds=tuple(rounds), statements=(), writers=(),
     )  # fmt: skip

@@ -51,7 +51,7 @@ def summary(artifact: Artifact, machine: Machine) -> str:
     """`Artifact.summary`, and images, descriptors, maps of L1, memory and predicted cycles."""
     lines = [artifact.summary()]
     for number, stage in enumerate(artifact.stages):
-        if stage.move:
+        if stage.unit == "host":
             continue
         use = _cluster_use(artifact, number) if stage.unit == "cluster" else _vector_use(artifact, number)
         lines += [f"stage {number} {line}" for line in use]
@@ -124,7 +124,7 @@ def explain(artifact: Artifact, machine: Machine, simulated: Sequence[float] | N
         measured = f", {simulated[number]:,.0f} simulated" if simulated else ""
         title = _title(artifact, number)
         lines.append(f"stage {number} {UNIT_NAMES[stage.unit]} {title}: {time.cycles:,.0f} predicted{measured}")
-        if stage.move:
+        if stage.unit == "host":
             lines.append("  the host reads and writes it through its memory window; relayout='machine' leaves it to the cores")
             continue
         shares = ", ".join(
@@ -180,9 +180,7 @@ def _title(artifact: Artifact, number: int) -> str:
     """The last statement of a stage, or what it copies."""
     stage = artifact.stages[number]
     if stage.move:
-        return "copies {} to {}".format(*stage.move)
-    if not stage.statements:
-        return "copy into another byte order"
+        return artifact.copied(stage)
     statement = artifact.statements[stage.statements[-1]]
     return f"{statement.source} {statement.text}"
 

@@ -115,7 +115,7 @@ class _Clock:
     def run(self) -> Prediction:
         stages = [StageTime(stage.unit) for stage in self.artifact.stages]
         for number, stage in enumerate(self.artifact.stages):
-            if stage.move:
+            if stage.unit == "host":
                 words = sum(self.artifact.buffer(name).bytes // 32 for name in stage.move)
                 stages[number].cycles = stages[number].handing = words * self.pace + 2 * self.latency
         for chain in self.artifact.chains():

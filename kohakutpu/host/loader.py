@@ -175,7 +175,7 @@ class Loader:
 
         try:
             for number, stage in enumerate(artifact.stages):
-                if stage.move:
+                if stage.unit == "host":
                     self.move(artifact, *stage.move)
                 for chain in artifact.chains(number):
                     self.run_chain(chain, after)

@@ -68,7 +68,8 @@ def test_the_reports_name_what_they_should():
                  f"memory  {artifact.peak_bytes} bytes", "predicted"):  # fmt: skip
         assert part in text, part
     text = explain(artifact, machine)
-    assert "copy into another byte order" in text and "5 clusters without work: 1 tile;" in text
+    copied = "VC copies t4 (tile:1x1:16x16) to t4_16x2 (entry:16x2): "
+    assert f"{copied}4 instances" in summary(artifact, machine) and copied in text and "5 clusters without work: 1 tile;" in text
     narrow = compile_kernel(matmul, machine, {"a": (20, 64), "b": (64, 64)}, {"gm": 16, "gn": 16, "nk": 2})
     assert "a: 69 % of entry:16x2 is padding" in explain(narrow, machine)
 
