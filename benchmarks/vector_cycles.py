@@ -22,9 +22,11 @@ from kohakutpu.machine import load
 NO_VECTOR_WORK = ("matmul", "bmm", "linear_transposed", "conv2d")
 EXTENT = 64
 FUSED = ("linear_silu", "linear_relu", "linear_gelu", "linear_scale", "linear_bias", "linear_bias_act", "geglu", "swiglu")
-SIZES = dict.fromkeys(FUSED, {"M": 32}) | {"conv2d_bias": {"P": 36, "N": 32}, "conv2d_bias_staged": {"P": 100, "N": 32}}
+SIZES = dict.fromkeys(FUSED, {"M": 32}) | {
+    "conv2d_bias": {"H": 4, "W": 4, "N": 32}, "conv2d_bias_staged": {"H": 8, "W": 8, "N": 32},
+}
 KNOBS = dict.fromkeys(FUSED, {"gm": 4, "gn": 8}) | {
-    "conv2d_bias": {"width": 6, "gm": 9, "gn": 8}, "conv2d_bias_staged": {"width": 10}, "attention": {"causal": True},
+    "conv2d_bias": {"gm": 9, "gn": 8}, "attention": {"causal": True},
 }  # fmt: skip
 ROW = "{:18} {:>22} {:>26} {:>6} {:>8}"
 

@@ -189,7 +189,7 @@ _ALL = (
     Erratum(
         "conv-plane",
         "with a small gm the layout of conv2d's result is shorter than its plane",
-        "right, or refused",
+        "the result has the rows that are swept; another one is refused",
         "compiler: conv2d",
     ),
     Erratum(

@@ -11,9 +11,9 @@ from types import MappingProxyType
 
 from kohakutpu.lang.extents import Extents
 from kohakutpu.lang.source import Source
-from kohakutpu.lang.trace import Buffer, BufferLeaf, Contract, SliceLeaf, Store, Trace
+from kohakutpu.lang.trace import Buffer, BufferLeaf, Contract, Slice, SliceLeaf, Store, Trace
 
-from .layouts import HALVES, KBLOCK, ChannelBias, Entry, Flat, Layout, Plane, Quantised, Tile, in_rows
+from .layouts import HALVES, KBLOCK, ChannelBias, ConvEntry, Entry, Flat, Layout, Quantised, Shifted, Tile, in_rows
 from .refusals import CompileError
 from .relayout import Need
 from .stages import ClusterStage, Drain, ElementwiseStage, EpilogueStage, Program, RowStage, Sweep
@@ -25,7 +25,7 @@ class _Needs:
     def __init__(self, buffers: Mapping[str, Buffer], extents: Extents):
         self.buffers = buffers
         self.extents = extents
-        self.operands: dict[str, dict[Entry, Source]] = {}
+        self.operands: dict[str, dict[Layout, Source]] = {}
         self.needed: dict[str, tuple[Layout, Source]] = {}
         self.group: dict[str, set[str]] = {}
 
@@ -34,7 +34,7 @@ class _Needs:
         if held[0] != layout:
             self.refuse(name, held, name, (layout, source))
 
-    def operand(self, name: str, layout: Entry, source: Source) -> None:
+    def operand(self, name: str, layout: Layout, source: Source) -> None:
         self.operands.setdefault(name, {}).setdefault(layout, source)
 
     def refuse(self, name: str, held: tuple[Layout, Source], other: str, wanted: tuple[Layout, Source]) -> None:
@@ -84,6 +84,7 @@ def assign(
         read = [(member, pair) for member in members for pair in needs.operands.get(member, {}).items()]
         if not needed and not read and name not in needs.group:
             raise CompileError(f"{name} is declared and never used", program.buffers[name].source)
+        _check_planes(read, name in needs.group)
         orders = {layout for _, (layout, _) in read}
         if not needed and len(orders) == 1:
             layouts[name] = read[0][1][0]
@@ -118,10 +119,14 @@ def _collect(
                 for op in ops:
                     if isinstance(op, Sweep):
                         contract: Contract = statements[op.statement]
-                        for side, operand, groups in (("A", op.a, op.gm), ("B", op.b, op.gn)):
+                        for side, operand, groups, part in (("A", op.a, op.gm, contract.a), ("B", op.b, op.gn, contract.b)):
+                            if part.plane is not None:
+                                layout = _image(needs.shape(operand.buffer), part, operand.buffer in preq, contract)
+                                needs.operand(operand.buffer, layout, contract.source)
+                                continue
                             layout = Entry(*needs.shape(operand.buffer), groups, op.nk)
                             if operand.buffer in moved:
-                                layout = _plane(layout, moved[operand.buffer], operand.buffer in preq, contract)
+                                layout = _shifted(layout, moved[operand.buffer], operand.buffer in preq, contract)
                             elif operand.buffer in preq:
                                 layout = Quantised(*needs.shape(operand.buffer), groups, op.nk, side)
                             needs.operand(operand.buffer, layout, contract.source)
@@ -193,9 +198,30 @@ def _moved(program: Program) -> dict[str, int]:
     return moved
 
 
-def _plane(layout: Entry, most: int, preq: bool, contract: Contract) -> Plane:
+def _image(shape: tuple[int, ...], part: Slice, preq: bool, contract: Contract) -> ConvEntry:
+    """The order in which an image can be read as a plane."""
+    if preq:
+        raise CompileError(
+            f"preq: {part.buffer} is a plane, read from every lane on, and MXFP7 in memory holds whole entries of four",
+            contract.source,
+        )
+    return ConvEntry(*shape, part.plane.gm)
+
+
+def _check_planes(read: list[tuple[str, tuple[Layout, Source]]], elementwise: bool) -> None:
+    """Elementwise work would leave something else than zeros around an image that it shares an order with."""
+    for name, (layout, source) in read:
+        if elementwise and isinstance(layout, ConvEntry):
+            raise CompileError(
+                f"{name} is a plane here, and an operand of elementwise work too, whose result would lie as {layout.key} like it, "
+                "without the zeros around an image: give each use a buffer of its own",
+                source,
+            )
+
+
+def _shifted(layout: Entry, most: int, preq: bool, contract: Contract) -> Shifted:
     """The order in which an operand can be read from any row on."""
-    name = contract.a.buffer if contract.a.shift else contract.b.buffer
+    name = contract.a.buffer if contract.a.moved else contract.b.buffer
     if layout.blocks != 1:
         raise CompileError(
             f"{name} is read from rows other than a tile's first, which needs nk = 1 (chunks of one block), not "
@@ -207,7 +233,7 @@ def _plane(layout: Entry, most: int, preq: bool, contract: Contract) -> Plane:
             f"preq: {name} is read from rows other than a tile's first, and MXFP7 in memory holds whole entries",
             contract.source,
         )
-    return Plane(layout.rows, layout.columns, layout.groups, most)
+    return Shifted(layout.rows, layout.columns, layout.groups, most)
 
 
 def _rows_of(leaf: BufferLeaf, shape: tuple[int, ...], source: Source) -> Layout:
@@ -230,7 +256,7 @@ def _need_tile(needs: _Needs, name: str, store: Store) -> None:
 
 def _check_padding(name: str, layout: Layout, written: Mapping[str, Source]) -> None:
     """Elementwise work also writes padding, which in an operand would join in its blocks' scales and products."""
-    if isinstance(layout, Plane) and name in written:
+    if isinstance(layout, Shifted) and name in written:
         raise CompileError(
             f"{name} is read by a product from rows other than a tile's first, so that rows around it must stay zero, "
             "and this statement computes it: such an operand is an input",

@@ -11,12 +11,13 @@ from functools import cached_property
 
 import numpy as np
 
+from kohakutpu.lang.extents import BORDER, KBLOCK, LANES
+from kohakutpu.lang.slices import Plane
+
 WORD = 32  # bytes of a memory word, of a sub-tile and of an L1 word
 HALVES = WORD // 2
 ENTRY = 256  # bytes of an operand entry: 4 lanes of 32 K
 LANE = 64  # of one lane
-LANES = 4
-KBLOCK = 32
 
 
 class LayoutError(ValueError):
@@ -208,10 +209,10 @@ class Quantised(Entry):
 
 
 @dataclass(frozen=True)
-class Plane(Layout):
+class Shifted(Layout):
     """An operand whose tiles are read from any row on: [block of 32 K][row][k], so that 4 * groups rows are one run.
 
-    `most` rows of zeros at least follow the last tile (spec: layouts, `ConvEntry`).
+    `most` rows of zeros at least follow the last tile.
     """
 
     rows: int
@@ -225,7 +226,7 @@ class Plane(Layout):
 
     @property
     def key(self) -> str:
-        return f"plane:{self.groups}+{self.most}"
+        return f"shifted:{self.groups}+{self.most}"
 
     @property
     def entry_bytes(self) -> int:
@@ -252,6 +253,60 @@ class Plane(Layout):
         full = np.full((self.held, self.chunks * KBLOCK), pad, array.dtype)
         full[: self.rows, : self.columns] = array
         return full.reshape(self.held, self.chunks, KBLOCK).transpose(1, 0, 2).reshape(-1)
+
+
+@dataclass(frozen=True)
+class ConvEntry(Layout):
+    """An image [height][width][channels] inside its border of zeros: [block of 32 channels][lane][channel] (spec: layouts).
+
+    What a lane is, `lang.slices.Plane` says. Zeros follow the last block where the last tile's window would leave it; that
+    of another block reads on in the next one, for rows past the result's last.
+    """
+
+    height: int
+    width: int
+    channels: int
+    groups: int
+
+    @cached_property
+    def plane(self) -> Plane:
+        return Plane(self.height, self.width, self.channels, self.groups)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.height, self.width, self.channels)
+
+    @property
+    def key(self) -> str:
+        return f"conv:{BORDER}:{self.groups}"
+
+    @property
+    def entry_bytes(self) -> int:
+        return ENTRY
+
+    @property
+    def held(self) -> int:
+        """Lanes in memory."""
+        plane, rows = self.plane, LANES * self.groups
+        end = _ceil(plane.rows, rows) + plane.reach  # of the last tile's window, in its block
+        return (plane.blocks - 1) * plane.lanes + max(plane.lanes, _ceil(end, LANES))
+
+    @property
+    def halves(self) -> int:
+        return self.held * KBLOCK
+
+    def offset(self, tile: int, chunk: int) -> int:
+        """Byte offset of the run that a FILL of this tile reads, moved by no lane; there is the one chunk 0."""
+        return LANE * (chunk * self.plane.lanes + tile * LANES * self.groups)
+
+    def arrange(self, array, pad):
+        plane, high = self.plane, self.height + 2 * BORDER
+        full = np.full((high, plane.across, plane.blocks * KBLOCK), pad, array.dtype)
+        full[BORDER:-BORDER, BORDER:-BORDER, : self.channels] = array
+        out = np.full((self.held, KBLOCK), pad, array.dtype)
+        blocks = out[: plane.blocks * plane.lanes].reshape(plane.blocks, plane.lanes, KBLOCK)
+        blocks[:, : high * plane.across] = full.reshape(-1, plane.blocks, KBLOCK).transpose(1, 0, 2)
+        return out.reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -325,7 +380,7 @@ class ChannelBias(Layout):
         return np.repeat(full.reshape(-1, 1, LANES), LANES, axis=1).reshape(-1)
 
 
-_KINDS = {kind.__name__: kind for kind in (Flat, Rows, Entry, Quantised, Plane, Tile, ChannelBias)}
+_KINDS = {kind.__name__: kind for kind in (Flat, Rows, Entry, Quantised, Shifted, ConvEntry, Tile, ChannelBias)}
 
 
 def from_dict(record: dict) -> Layout:

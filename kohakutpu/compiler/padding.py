@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from . import relayout
-from .layouts import Layout
+from .layouts import ConvEntry, Layout
 from .stages import ClusterStage, Program, RelayoutStage, Sweep, accessed
 
 COMPUTED = "elementwise work computed"
@@ -39,6 +39,8 @@ def dirt(program: Program, layouts: Mapping[str, Layout], given: Dirt, clean: bo
     """Every buffer that may have dirt in its padding, in whatever order its writers run. `given` is that of the ports;
     `clean` says that copies keep their padding rows zero where they can."""
     found = Dirt(set(given.rows), dict(given.columns))
+    # The window of a plane's last tile reads on past the result's last row.
+    planes = {name for name, layout in layouts.items() if isinstance(layout, ConvEntry)}
     before = -1
     while len(found) != before:
         before = len(found)
@@ -46,8 +48,9 @@ def dirt(program: Program, layouts: Mapping[str, Layout], given: Dirt, clean: bo
             if isinstance(stage, ClusterStage):
                 # Of the stage as a whole: accumulators may be summed over several programs.
                 sweeps = [op for ops in stage.programs.values() for op in ops if isinstance(op, Sweep)]
-                rows = any(op.a.buffer in found.rows for op in sweeps)
-                second = next((op.b.buffer for op in sweeps if op.b.buffer in found.rows), None)
+                past = found.rows | planes
+                rows = any(op.a.buffer in past for op in sweeps)
+                second = next((op.b.buffer for op in sweeps if op.b.buffer in past), None)
                 columns = f"a product with {second}, whose rows past the last are not zero, left something in" if second else None
                 for name in accessed(stage).writes:
                     found.add(name, rows, columns)

@@ -17,7 +17,7 @@ Key = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Operand:
-    """One tile and chunk of a buffer, as a FILL fetches it, `shift` rows further down."""
+    """One tile and chunk of a buffer, as a FILL fetches it, `shift` rows (of a plane: lanes) further down."""
 
     buffer: str
     copy: int

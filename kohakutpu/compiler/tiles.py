@@ -173,9 +173,10 @@ def products(trace: Trace, extents: Extents, preq: Collection[str] = ()) -> Iter
         fused = [s for s in stores if trace.fuse and not s.expression.is_copy]
         tiles = {leaf.accumulator for s in fused for leaf in s.expression.leaves if isinstance(leaf, TileLeaf)}
         channels = any(isinstance(leaf, SliceLeaf) for s in fused for leaf in s.expression.leaves)
-        moved = any(part.shift for s in contracts for part in (s.a, s.b))
-        a, b = (trace.buffers[part.buffer] for part in (contracts[0].a, contracts[0].b))
-        (m, k), (n, _) = a.element_shape(extents), b.element_shape(extents)
+        moved = any(part.moved for s in contracts for part in (s.a, s.b))
+        sides = contracts[0].a, contracts[0].b
+        a, b = (trace.buffers[part.buffer] for part in sides)
+        m, n = (resolve_extent(part.plane.rows if part.plane else trace.buffers[part.buffer].shape[0], extents.dims) for part in sides)
         k = resolve_extent(contracts[0].a.axes[1].length, extents.dims)
         entry = tuple(STORED if buffer.name in preq else CONVERTED for buffer in (a, b))
         yield Product(m, n, k, extents.batch, len(contracts), len(tiles), channels, entry, moved, contracts[0].source)

@@ -15,10 +15,10 @@ import numpy as np
 
 from kohakutpu.lang.extents import Extents, indices_in, resolve
 from kohakutpu.lang.shapes import settled, shape_of, statement_shape
+from kohakutpu.lang.slices import check_product, check_shift, check_slice
 from kohakutpu.lang.source import Source, located
 from kohakutpu.lang.trace import (
     READ_ONLY, Assign, Buffer, BufferLeaf, Constant, Contract, Expression, Loop, Open, SliceLeaf, Statement, Store, TileLeaf, Trace, Units,
-    check_slice,
 )  # fmt: skip
 
 from .apart import gap, require_apart
@@ -334,10 +334,12 @@ class _Instance:
         statement = event.statement
         builder = self.builder
         operands = []
+        check_product(statement.a, statement.b, event.known, statement.source)
         for part in (statement.a, statement.b):
             buffer = builder.buffers[part.buffer]
             tile, chunk = check_slice(part, buffer, builder.extents, event.known, statement.source)
-            operands.append(Operand(part.buffer, self.copy if buffer.batched else 0, tile, chunk, part.shift))
+            shift = check_shift(part, event.known, statement.source)
+            operands.append(Operand(part.buffer, self.copy if buffer.batched else 0, tile, chunk, shift))
         accumulator = event.accumulator(statement.accumulator)
         step = self.sweeps.get(accumulator, 0)
         self.sweeps[accumulator] = step + 1

@@ -1,8 +1,7 @@
-"""Convolutions over a padded plane: 3x3, stride 1, zero border, as nine products that read one operand from nine rows.
+"""Convolutions of images: 3x3, stride 1, zero border, as products over a plane (`L.plane`).
 
-An image of H x W positions with a border of zeros is a matrix of (H+2)*(W+2) rows and a column for each channel; the row
-of output position p is the sum over the nine taps of row p + tap times that tap's weights. Rows of the result that
-belong to the border hold values that mean nothing; `positions` names the others.
+Row `h * (W+2) + w` of a result is position (h, w); the rows between hold values that belong to the border and mean nothing.
+`positions` names those that mean something.
 """
 
 from __future__ import annotations
@@ -10,60 +9,51 @@ from __future__ import annotations
 import numpy as np
 
 from kohakutpu import lang as L
-from kohakutpu.lang import KernelError, dims, kernel, loop, units
+from kohakutpu.lang import ceildiv, dims, kernel, loop, units
 
-P, C, N = dims("P, C, N")
+H, W, C, N = dims("H, W, C, N")
 TAPS = 3
 GRAIN = 32  # channels that a tap's weights are padded to
+COLUMNS = TAPS * TAPS * GRAIN * ceildiv(C, GRAIN)  # of the weights
+ROWS = L.plane_rows(H, W)  # of the result
 
 
-def convolved(x, w, i, j, width: int, gm: int, gn: int):
-    """The accumulator of tile (i, j): `width` is that of the plane, border included."""
-    if isinstance(width, bool) or not isinstance(width, int) or width < TAPS:
-        raise KernelError(f"width={width!r}: the plane's width with its border, at least {TAPS}")
+def convolved(x, w, i, j, gm: int, gn: int):
+    """The accumulator of tile (i, j) of a plane."""
     acc = L.tile(gm, gn, 1)
-    chunks = x.chunks32(1)
-    for tap in range(TAPS * TAPS):
-        down = tap // TAPS * width + tap % TAPS
-        for k in loop(chunks):
-            acc += x[i, k, down] @ w[j, tap * chunks.count + k]
+    for s in loop(w.chunks32(1)):
+        acc += x[i, 0, x.tap(s)] @ w[j, s]
     return acc
 
 
 @kernel
-def conv2d(x=L.In(..., P, C), w=L.In(N, 9 * C), y=L.Out(..., P, N), *, width=16, gm=8, gn=8):
-    """y = the 3x3 convolution of the plane x; C is a multiple of 32"""
-    with units(x.tiles(gm), w.tiles(gn)) as (i, j):
-        y[i, j] <<= convolved(x, w, i, j, width, gm, gn)
+def conv2d(x=L.In(..., H, W, C), w=L.In(N, COLUMNS), y=L.Out(..., ROWS, N), *, gm=8, gn=8):
+    """y = the 3x3 convolution of the image x"""
+    x = L.plane(x, gm)
+    with units(x.tiles, w.tiles(gn)) as (i, j):
+        y[i, j] <<= convolved(x, w, i, j, gm, gn)
 
 
 @kernel
-def conv2d_bias(x=L.In(..., P, C), w=L.In(N, 9 * C), b=L.In(N), y=L.Out(..., P, N), *, width=16, gm=8, gn=8):
-    """y = conv2d(x) + b, in one pass: small planes, whose tiles fit the vector cores"""
-    with units(x.tiles(gm), w.tiles(gn)) as (i, j):
-        y[i, j] <<= convolved(x, w, i, j, width, gm, gn) + b[j]
+def conv2d_bias(x=L.In(..., H, W, C), w=L.In(N, COLUMNS), b=L.In(N), y=L.Out(..., ROWS, N), *, gm=8, gn=8):
+    """y = conv2d(x) + b, in one pass: small images, whose tiles fit the vector cores"""
+    x = L.plane(x, gm)
+    with units(x.tiles, w.tiles(gn)) as (i, j):
+        y[i, j] <<= convolved(x, w, i, j, gm, gn) + b[j]
 
 
 @kernel
-def conv2d_bias_staged(x=L.In(..., P, C), w=L.In(N, 9 * C), b=L.In(..., P, N), y=L.Out(..., P, N), *, width=16, gm=8, gn=8,
+def conv2d_bias_staged(x=L.In(..., H, W, C), w=L.In(N, COLUMNS), b=L.In(..., ROWS, N), y=L.Out(..., ROWS, N), *, gm=8, gn=8,
                        part=8192):  # fmt: skip
-    """y = conv2d(x) + b with the bias repeated for every position (`full_bias`): planes of any size"""
-    t = L.temp(P, N)
-    with units(x.tiles(gm), w.tiles(gn)) as (i, j):
-        t[i, j] <<= convolved(x, w, i, j, width, gm, gn)
+    """y = conv2d(x) + b with the bias repeated for every position (`full_bias`): images of any size"""
+    x = L.plane(x, gm)
+    t = L.temp(ROWS, N)
+    with units(x.tiles, w.tiles(gn)) as (i, j):
+        t[i, j] <<= convolved(x, w, i, j, gm, gn)
     y <<= t + b
 
 
-# ---- between images and planes ----------------------------------------------------------------------------
-
-
-def plane(image: np.ndarray) -> np.ndarray:
-    """[..., H, W, channels] as [..., (H+2)*(W+2), channels up to a multiple of 32], border and padding zero."""
-    *lead, height, width, channels = image.shape
-    held = -(-channels // GRAIN) * GRAIN
-    full = np.zeros((*lead, height + TAPS - 1, width + TAPS - 1, held), image.dtype)
-    full[..., 1 : height + 1, 1 : width + 1, :channels] = image
-    return full.reshape(*lead, -1, held)
+# ---- between images and results ----------------------------------------------------------------------------
 
 
 def weights(kernels: np.ndarray) -> np.ndarray:
@@ -83,5 +73,5 @@ def positions(height: int, width: int) -> np.ndarray:
 
 
 def full_bias(bias: np.ndarray, height: int, width: int) -> np.ndarray:
-    """A bias of [channels] for every row of the plane."""
-    return np.tile(bias, ((height + TAPS - 1) * (width + TAPS - 1), 1))
+    """A bias of [channels] for every row of the result."""
+    return np.tile(bias, (L.plane_rows(height, width), 1))

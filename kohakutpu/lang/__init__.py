@@ -20,8 +20,9 @@ from .elementwise import (
     absolute, equal, exp2, fma, gelu, greater, less, log2, maximum, minimum, recip, relu, row_max, row_mean, row_min,
     row_sum, rsqrt, sigmoid, silu, sqrt_approx, sqrt_newton, where,
 )  # fmt: skip
-from .extents import Extents, ceildiv, dims, resolve
+from .extents import Extents, ceildiv, dims, plane_rows, resolve
 from .kernel import In, Kernel, Out, column_index, kernel, load, row_index, table, temp
+from .plane import plane
 from .recorder import grid, loop, stage, sweep, units
 from .source import KernelError, Source
 from .trace import Trace
@@ -30,7 +31,8 @@ from .values import region, tile
 __all__ = [
     "Extents", "In", "Kernel", "KernelError", "Out", "Source", "Trace", "absolute", "ceildiv", "column_index",
     "dims", "equal", "exp2",
-    "fma", "gelu", "greater", "grid", "kernel", "less", "load", "log2", "loop", "maximum", "minimum", "recip", "region", "relu",
+    "fma", "gelu", "greater", "grid", "kernel", "less", "load", "log2", "loop", "maximum", "minimum", "plane", "plane_rows",
+    "recip", "region", "relu",
     "resolve", "row_index", "row_max", "row_mean", "row_min", "row_sum", "rsqrt", "sigmoid", "silu", "sqrt_approx",
     "sqrt_newton", "stage", "sweep", "table",
     "temp", "tile", "units", "where",

@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kohakutpu.wording import counted
+
 from .source import KernelError, here
 
 LANES = 4  # rows of a sub-tile, and lanes of an entry
@@ -149,6 +151,44 @@ class Binary(Expr):
         return f"({self.left} {self.op} {self.right})"
 
 
+TAPS = 3  # of a window over a plane, along each of its axes
+BORDER = 1  # positions of zeros that a plane has around its image
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tap(Expr):
+    """The lane at which a window over a plane reads tap number `step`: taps row by row, and within a tap each of `blocks`
+    blocks of 32 channels, which have `lanes` lanes each; `across` is the plane's width with its border."""
+
+    step: Expr | int
+    blocks: Expr | int
+    lanes: Expr | int
+    across: Expr | int
+
+    def _key(self):
+        return ("tap", *map(_key_of, (self.step, self.blocks, self.lanes, self.across)))
+
+    def __repr__(self):
+        return f"tap({self.step})"
+
+    def lane(self, known: Mapping[str, int]) -> int:
+        """The number. Raises KernelError for a step past the last tap."""
+        step, blocks, lanes, across = (resolve(part, known) for part in (self.step, self.blocks, self.lanes, self.across))
+        tap, block = divmod(step, blocks)
+        if not 0 <= tap < TAPS * TAPS:
+            raise KernelError(
+                f"{self} is step {step} of a window of {TAPS}x{TAPS} taps by {counted(blocks, 'block')} of {KBLOCK} channels, which "
+                f"has steps 0 to {TAPS * TAPS * blocks - 1}"
+            )
+        return block * lanes + tap // TAPS * across + tap % TAPS
+
+
+def plane_rows(height: Expr | int, width: Expr | int) -> Expr | int:
+    """Rows of a result over a plane of `height` x `width` positions (`L.plane`): position (h, w) is row h * (width + 2) + w,
+    and the rows between the last of a line and the first of the next are the border's."""
+    return (height - 1) * (width + 2 * BORDER) + width
+
+
 def _key_of(value: Expr | int) -> tuple:
     return value._key() if isinstance(value, Expr) else ("integer", value)
 
@@ -195,6 +235,8 @@ def resolve(value: Expr | int, known: Mapping[str, int]) -> int:
         if value.name not in known:
             raise KernelError(f"the extent {value} is not known; known are {', '.join(map(str, known)) or 'none'}")
         return known[value.name]
+    if isinstance(value, Tap):
+        return value.lane(known)
     left, right = resolve(value.left, known), resolve(value.right, known)
     if value.op == "+":
         return left + right
@@ -213,6 +255,8 @@ def names_in(value: Expr | int) -> set[str]:
         return {value.name}
     if isinstance(value, Binary):
         return names_in(value.left) | names_in(value.right)
+    if isinstance(value, Tap):
+        return set().union(*map(names_in, (value.step, value.blocks, value.lanes, value.across)))
     return set()
 
 
@@ -222,7 +266,7 @@ def indices_in(value: Expr | int) -> list[Index]:
         return [value]
     if isinstance(value, Binary):
         return list(dict.fromkeys(indices_in(value.left) + indices_in(value.right)))
-    return []
+    return indices_in(value.step) if isinstance(value, Tap) else []
 
 
 @dataclass(frozen=True)

@@ -235,7 +235,7 @@ class Recorder:
 def _extents(statement: Statement) -> Iterator[Expr | int]:
     """Whatever of a statement may hold an index."""
     if isinstance(statement, Contract):
-        yield from (*statement.a.indices, *statement.b.indices)
+        yield from (*statement.a.indices, statement.a.shift, *statement.b.indices, statement.b.shift)
         return
     views = [statement.view] if isinstance(statement, Assign) else []
     if isinstance(statement, Store):

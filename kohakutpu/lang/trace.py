@@ -21,7 +21,8 @@ from enum import Enum
 
 import numpy as np
 
-from .extents import Axis, Expr, Extents, Index, resolve
+from .extents import Expr, Extents, Index, resolve
+from .slices import Slice
 from .source import KernelError, Source, located
 
 READ_ONLY = ("in", "table")  # roles of buffers that a kernel may not write
@@ -119,25 +120,6 @@ class Buffer:
     def copies(self, extents: Extents) -> int:
         """How many batch elements the buffer holds."""
         return extents.batch if self.batched and not self.whole else 1
-
-
-@dataclass(frozen=True)
-class Slice:
-    """A part of a buffer, `indices[d]` dividing axis d as the axis of the index it contains says.
-
-    Two indices of a two-axis buffer are a tile ([tiles, tiles]) or an operand ([tiles, chunks32]); one index is
-    a part of the flat buffer ('parts'), or the columns of a per-channel vector ('tiles' on a one-axis buffer,
-    repeated down every row of the tile it meets). An operand moved down by `shift` rows begins so many rows later.
-    """
-
-    buffer: str
-    indices: tuple[Expr, ...]
-    axes: tuple[Axis, ...]
-    shift: int = 0
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        return tuple(axis.kind for axis in self.axes)
 
 
 @dataclass(frozen=True)
@@ -263,7 +245,7 @@ class Expression:
             elif isinstance(node, BufferLeaf):
                 out.append(node.text())
             elif isinstance(node, SliceLeaf):
-                out.append(_slice_text(node.slice))
+                out.append(node.slice.text())
             else:
                 out.append(f"{node.value:g}" if isinstance(node.value, float) else f"{node.value}")
         return out[-1]
@@ -389,10 +371,6 @@ def _statements(body: tuple[Node, ...]) -> Iterator[Statement]:
             yield node
 
 
-def _slice_text(part: Slice) -> str:
-    return f"{part.buffer}[{', '.join(map(str, (*part.indices, *([part.shift] if part.shift else []))))}]"
-
-
 def _lines(body: tuple[Node, ...], depth: int) -> Iterator[str]:
     pad = "  " * depth
     for node in body:
@@ -404,36 +382,10 @@ def _lines(body: tuple[Node, ...], depth: int) -> Iterator[str]:
         elif isinstance(node, Open):
             yield f"{pad}{node.accumulator} = tile({node.gm}, {node.gn}, {node.nk})"
         elif isinstance(node, Contract):
-            yield f"{pad}{node.accumulator} += {_slice_text(node.a)} @ {_slice_text(node.b)}"
+            yield f"{pad}{node.accumulator} += {node.a.text()} @ {node.b.text()}"
         elif isinstance(node, Store):
-            yield f"{pad}{_slice_text(node.target)} <<= {node.expression.text()}"
+            yield f"{pad}{node.target.text()} <<= {node.expression.text()}"
         else:
             yield f"{pad}{BufferLeaf(node.target, node.view).text()} <<= {node.expression.text()}"
         if isinstance(node, (Units, Loop)):
             yield from _lines(node.body, depth + 1)
-
-
-def check_slice(
-    part: Slice, buffer: Buffer, extents: Extents, known: Mapping[str, int], source: Source
-) -> tuple[int, ...]:
-    """The index values of a slice, refused when one starts past the end of the axis it divides.
-
-    A chunk that is computed from an index, such as `s * x.chunks32(1) + k`, needs an axis of whole chunks.
-    """
-    shape = buffer.element_shape(extents)
-    lengths = (math.prod(shape),) if part.kinds == ("parts",) else shape
-    values = tuple(resolve(index, known) for index in part.indices)
-    for axis, value, length in zip(part.axes, values, lengths, strict=True):
-        if value < 0 or value * axis.step >= length:
-            raise KernelError(
-                f"{_slice_text(part)} reaches index {value} of an axis of {length} elements in steps of {axis.step}",
-                source,
-            )
-    for index, axis in zip(part.indices, part.axes, strict=True):
-        if axis.kind == "chunks32" and not isinstance(index, Index) and resolve(axis.length, known) % axis.step:
-            raise KernelError(
-                f"{_slice_text(part)} computes a chunk of an axis of {resolve(axis.length, known)} elements, which is no "
-                f"multiple of the chunk's {axis.step}",
-                source,
-            )
-    return values

@@ -87,11 +87,9 @@ class Handle(Elementwise):
         name = self.buffer.name
         axes = []
         shift = 0
-        if len(indices) == 3 and isinstance(indices[2], int) and not isinstance(indices[2], bool):
-            *indices, shift = indices
-            indices = tuple(indices)
-            if shift < 0:
-                raise KernelError(f"{name}[...]: an operand is moved down by rows, and {shift} is negative", here())
+        if len(indices) == 3 and isinstance(indices[2], (int, Expr)) and not isinstance(indices[2], bool):
+            shift = moved_by(name, indices[2])
+            indices = indices[:2]
         for index in indices:
             if isinstance(index, Placed):
                 for opened in indices_in(index.index) if isinstance(index.index, Expr) else []:
@@ -105,7 +103,7 @@ class Handle(Elementwise):
             axes.append(found[0].axis)
         part = Slice(name, tuple(i.index if isinstance(i, Placed) else i for i in indices), tuple(axes), shift)
         self._check_kinds(part)
-        if shift and part.kinds != ("tiles", "chunks32"):
+        if part.moved and part.kinds != ("tiles", "chunks32"):
             raise KernelError(f"{name}[...]: only an operand of a product is moved down by rows", here())
         lengths = (self._elements(),) if part.kinds == ("parts",) else self.buffer.shape
         for index, axis, length in zip(indices, axes, lengths, strict=True):
@@ -181,6 +179,15 @@ class Handle(Elementwise):
                 here(),
             )
         return RowView(self.buffer, View())
+
+
+def moved_by(name: str, shift: Expr | int) -> Expr | int:
+    """How far on an operand begins, once it is known to be no negative number and of open indices."""
+    for opened in indices_in(shift):
+        active().require_open(opened)
+    if isinstance(shift, int) and shift < 0:
+        raise KernelError(f"{name}[...]: an operand is moved down by rows, and {shift} is negative", here())
+    return shift
 
 
 class RowView(Elementwise):
@@ -304,7 +311,8 @@ class Part(Elementwise):
                     here(),
                 )
         a, b = (side.slice.axes[1].length for side in (self, other))
-        if not same(a, b) and not (self.placed or other.placed):
+        free = any(side.placed or side.slice.plane for side in (self, other))
+        if not same(a, b) and not free:
             raise KernelError(
                 f"@ contracts the last axes, which differ: {self.slice.buffer} {a}, {other.slice.buffer} {b}", here()
             )

@@ -48,13 +48,10 @@ class _Exact(Walk):
     def contract(self, statement: Contract, known: dict[str, int]) -> None:
         tile = self.tiles[statement.accumulator]
         depth = KBLOCK * statement.a.axes[1].per
-        sides = []
-        for part, rows in ((statement.a, tile.shape[0]), (statement.b, tile.shape[1])):
-            buffer, where = self.region(part, known, statement.source)
-            data = self.read(buffer, where, statement.source)
-            padded = np.zeros((rows, depth))
-            padded[: data.shape[0], : data.shape[1]] = data
-            sides.append(padded)
+        sides = [
+            self.padded(part, rows, depth, known, statement.source)
+            for part, rows in zip((statement.a, statement.b), tile.shape, strict=True)
+        ]
         self.tiles[statement.accumulator] = tile + sides[0] @ sides[1].T
 
     def tile(self, name: str) -> np.ndarray:

@@ -180,10 +180,7 @@ class _Run(Walk):
     def operand(self, part: Slice, rows: int, blocks: int, known, source) -> tuple[np.ndarray, np.ndarray]:
         """A slice as quantised entries, zeros where it was cut: q int8[groups, blocks, 4, 32], scale uint8[groups,
         blocks, 4]."""
-        buffer, where = self.region(part, known, source)
-        padded = np.zeros((rows, KBLOCK * blocks), np.uint16)
-        data = self.read(buffer, where, source)
-        padded[: data.shape[0], : data.shape[1]] = data
+        padded = self.padded(part, rows, KBLOCK * blocks, known, source)
         groups = rows // LANES
         entries = padded.reshape(groups, LANES, blocks, KBLOCK).transpose(0, 2, 1, 3)
         q, scale = mxfp7.quantise(np.ascontiguousarray(entries).reshape(-1, LANES, KBLOCK))

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kohakutpu.lang.extents import KBLOCK, LANES, Extents, resolve
+from kohakutpu.lang.extents import BORDER, KBLOCK, LANES, Extents, resolve
 from kohakutpu.lang.shapes import settled, shape_of, statement_shape
+from kohakutpu.lang.slices import check_product, check_shift, check_slice
 from kohakutpu.lang.source import KernelError, Source, located
 from kohakutpu.lang.trace import (
     READ_ONLY, Assign, Buffer, BufferLeaf, Contract, Expression, Loop, Open, Slice, Statement, Store, TileLeaf, Trace,
-    Units, View, check_slice,
+    Units, View,
 )  # fmt: skip
 
 MOST = 1 << 28  # elements of a tile or an operand over its blocks; no machine's accumulator comes near
@@ -86,6 +87,7 @@ class Walk:
                 )
             self.tiles[statement.accumulator] = self.zeros(LANES * gm, LANES * gn)
         elif isinstance(statement, Contract):
+            check_product(statement.a, statement.b, known, statement.source)
             self.contract(statement, known)
         elif isinstance(statement, Store):
             self.store(statement, known)
@@ -130,10 +132,35 @@ class Walk:
         values = check_slice(part, buffer, self.extents, known, source)
         spans = (axis.span(value, length) for axis, value, length in zip(part.axes, values, lengths, strict=True))
         where = tuple(slice(first, last) for first, last in spans)
-        if part.shift:
-            first = min(values[0] * part.axes[0].step + part.shift, shape[0])
+        if part.moved:
+            first = min(values[0] * part.axes[0].step + check_shift(part, known, source), shape[0])
             where = (slice(first, min(first + part.axes[0].step, shape[0])), *where[1:])
         return buffer, where
+
+    def padded(self, part: Slice, rows: int, columns: int, known: dict[str, int], source: Source) -> np.ndarray:
+        """A slice of `rows` rows as a product takes it, with zeros where it was cut."""
+        if part.plane is not None:
+            data = self.window(part, known, source)
+        else:
+            buffer, where = self.region(part, known, source)
+            data = self.read(buffer, where, source)
+        padded = np.zeros((rows, columns), data.dtype)
+        padded[: data.shape[0], : data.shape[1]] = data
+        return padded
+
+    def window(self, part: Slice, known: dict[str, int], source: Source) -> np.ndarray:
+        """What the rows of a result's tile meet of a plane: 32 channels of the position that lies as far from the row's own
+        as the slice is moved, zeros where that is outside the image."""
+        tile, _ = check_slice(part, self.trace.buffers[part.buffer], self.extents, known, source)
+        plane = part.plane.at(known)
+        block, moved = divmod(check_shift(part, known, source), plane.lanes)
+        position = np.arange(*part.axes[0].span(tile, plane.rows)) + moved
+        down, across = position // plane.across - BORDER, position % plane.across - BORDER
+        inside = (down >= 0) & (down < plane.height) & (across >= 0) & (across < plane.width)
+        image = self.values[part.buffer][..., block * KBLOCK : (block + 1) * KBLOCK]
+        data = np.zeros((len(position), image.shape[-1]), image.dtype)
+        data[inside] = image[down[inside], across[inside]]
+        return data
 
     def view(self, name: str, dimensions: int) -> tuple[np.ndarray, np.ndarray]:
         values, writers = self.values[name], self.writers[name]

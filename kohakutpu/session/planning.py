@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kohakutpu.compiler import BufferImage, CompileError, Options
 from kohakutpu.compiler import copies as copying
 from kohakutpu.compiler.compile import Compilation
-from kohakutpu.compiler.layouts import ChannelBias, Entry, Layout, Plane, Quantised, Tile
+from kohakutpu.compiler.layouts import ChannelBias, ConvEntry, Entry, Layout, Quantised, Shifted, Tile
 from kohakutpu.compiler.layouts import in_rows as in_rows_order
 from kohakutpu.compiler.padding import COMPUTED, Dirt
 from kohakutpu.compiler.placement import Access, Life, NoRoom, Reach, guard, place
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 ONLY = (
     "vector cores copy into operands' orders and from tiles into rows only, options=Options(relayout='host') lets the host copy"
 )
-FIXED = (Entry, Plane, ChannelBias)  # orders that instructions need; in any other, elementwise and row work takes what is there
+# Orders that instructions need; in any other, elementwise and row work takes what is there.
+FIXED = (Entry, Shifted, ConvEntry, ChannelBias)
 
 
 def pages(size: int) -> int:

@@ -7,7 +7,7 @@ import pytest
 
 from kohakutpu.compiler import layouts
 from kohakutpu.compiler.artifact import BufferImage
-from kohakutpu.compiler.layouts import ChannelBias, Entry, Flat, LayoutError, Tile
+from kohakutpu.compiler.layouts import ChannelBias, ConvEntry, Entry, Flat, LayoutError, Tile
 
 
 def halves(shape, seed=11):
@@ -92,7 +92,7 @@ def test_wrong_data_is_refused(data, reason):
 def test_wrong_images_and_records_are_refused():
     with pytest.raises(LayoutError, match="expected 32 bytes, got 31"):
         Tile(4, 4, 1, 1).unpack(bytes(31))
-    with pytest.raises(LayoutError, match="kind 'Conv' is none of Flat, Rows, Entry, Quantised, Plane, Tile, ChannelBias"):
+    with pytest.raises(LayoutError, match="kind 'Conv' is none of Flat, Rows, Entry, Quantised, Shifted, ConvEntry, Tile, ChannelBias"):
         layouts.from_dict({"kind": "Conv"})
     with pytest.raises(LayoutError, match=r"fields \['gm'\] are not"):
         layouts.from_dict({"kind": "Tile", "gm": 1})
@@ -119,3 +119,38 @@ def test_a_constant_is_its_pattern_repeated():
     assert (
         image.contents() == b"\x00\x3c" * 32 and BufferImage("x", "in", (32,), Flat((32,)), 1, 64, 0).contents() is None
     )
+
+
+@pytest.mark.parametrize("height, width, channels, groups", [(8, 8, 32, 4), (3, 4, 70, 2), (1, 1, 3, 1), (2, 5, 64, 9), (1, 7, 33, 3)])
+def test_an_image_lies_inside_zeros(height, width, channels, groups):
+    """[block][lane][channel]: lane (h+1)(W+2) + w+1 of a block has its 32 channels of position (h, w)."""
+    layout = ConvEntry(height, width, channels, groups)
+    image = np.arange(1, height * width * channels + 1, dtype=np.uint16).reshape(height, width, channels)
+    packed = layout.pack(image)
+    assert len(packed) == layout.bytes and (layout.unpack(packed) == image).all()
+    lanes = np.frombuffer(packed, "<u2").reshape(-1, 32)
+    per = -(-(height + 2) * (width + 2) // 4) * 4
+    wanted = np.zeros_like(lanes)
+    for h in range(height):
+        for w in range(width):
+            for c in range(channels):
+                wanted[c // 32 * per + (h + 1) * (width + 2) + w + 1, c % 32] = image[h, w, c]
+    assert (lanes == wanted).all() and layout.key == f"conv:1:{groups}"
+
+
+@pytest.mark.parametrize("height, width, channels, groups", [(8, 8, 32, 4), (3, 4, 70, 2), (1, 1, 3, 1), (2, 5, 64, 9), (9, 9, 96, 16)])
+def test_every_tap_of_every_tile_is_inside_the_image(height, width, channels, groups):
+    layout = ConvEntry(height, width, channels, groups)
+    rows = (height - 1) * (width + 2) + width
+    tiles = -(-rows // (4 * groups))
+    per = -(-(height + 2) * (width + 2) // 4) * 4
+    last = (-(-channels // 32) - 1) * per + 2 * (width + 2) + 2  # the last block's last tap
+    assert layout.offset(tiles - 1, 0) == 64 * (tiles - 1) * 4 * groups
+    end = layout.offset(tiles - 1, 0) + 64 * (last + 4 * groups)
+    assert end <= layout.bytes < end + 64 * max(4, per), "no more than what is read, or the last block is whole"
+
+
+def test_the_published_plane():
+    """spec: 8 x 8 x 32 is 100 lanes of 64 bytes, and what the last tap of 5 tiles of 16 rows reads behind them."""
+    assert ConvEntry(8, 8, 32, 4).bytes == 64 * 104
+    assert layouts.from_dict(ConvEntry(8, 8, 32, 4).to_dict()) == ConvEntry(8, 8, 32, 4)

@@ -17,7 +17,7 @@ SPECIALS = np.array([0x0000, 0x8000, 0x7C00, 0xFC00, 0x7E00, 0x0001, 0x8001, 0x7
 
 VECTOR = {made.name: made for made in vars(elementwise).values() if isinstance(made, Kernel)}
 LIBRARY = {name: getattr(kernels, name) for name in kernels.__all__} | VECTOR
-SMALL = {"M": 13, "K": 70, "N": 24, "F": 32, "P": 20, "C": 32, "G": 3, "Q": 10, "D": 40, "V": 16}
+SMALL = {"M": 13, "K": 70, "N": 24, "F": 32, "H": 2, "W": 3, "C": 40, "G": 3, "Q": 10, "D": 40, "V": 16}
 
 
 def dims_of(kernel: Kernel) -> list[str]:
@@ -32,7 +32,7 @@ def small_case(kernel: Kernel) -> tuple[dict, dict]:
         dims["K"] = 64
     lead = (9, 70) if any(port.whole for port in kernel.inputs) else ()
     extents = Extents(dims, lead)
-    knobs = {"gm": 5, "gn": 8, "nk": 1, "width": 5, "causal": True, "keys": 61}
+    knobs = {"gm": 5, "gn": 8, "nk": 1, "causal": True, "keys": 61}
     return {port.name: port.logical_shape(extents) for port in kernel.inputs}, {k: v for k, v in knobs.items() if k in kernel.knobs}
 
 

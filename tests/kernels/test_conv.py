@@ -5,13 +5,13 @@ import pytest
 
 from kohakutpu import lang as L
 from kohakutpu.compiler import CompileError, Options, compile_kernel
-from kohakutpu.compiler.layouts import Plane
+from kohakutpu.compiler.layouts import Shifted
 from kohakutpu.host.simulate import run_model, run_reference
 from kohakutpu.kernels import conv, conv2d, conv2d_bias, conv2d_bias_staged
 from kohakutpu.lang import KernelError, dims, kernel, units
 from kohakutpu.machine import load
 
-P, C, N = dims("P, C, N")
+P, C, N, M = dims("P, C, N, M")
 
 
 def case(kernel, height, width, channels, out, batch=()):
@@ -20,7 +20,7 @@ def case(kernel, height, width, channels, out, batch=()):
     image = random.normal(0, 1, (*batch, height, width, channels)).astype(np.float16)
     taps = random.normal(0, 0.2, (out, channels, 3, 3)).astype(np.float16)
     bias = random.normal(0, 1, out).astype(np.float16)
-    operands = {"x": conv.plane(image), "w": conv.weights(taps)}
+    operands = {"x": image, "w": conv.weights(taps)}
     if kernel is conv2d_bias:
         operands["b"] = bias
     elif kernel is conv2d_bias_staged:
@@ -45,7 +45,7 @@ def case(kernel, height, width, channels, out, batch=()):
 def test_a_convolution(kernel, machine, sizes, tile):
     height, width, *_ = sizes
     operands, exact = case(kernel, *sizes)
-    knobs = {"width": width + 2, "gm": tile[0], "gn": tile[1]}
+    knobs = {"gm": tile[0], "gn": tile[1]}
     machine = load(machine)
     artifact = compile_kernel(kernel, machine, {name: array.shape for name, array in operands.items()}, knobs)
     result = run_model(artifact, machine, operands).run.outputs["y"]
@@ -56,7 +56,7 @@ def test_a_convolution(kernel, machine, sizes, tile):
 
 def test_a_batch(capsys):
     operands, exact = case(conv2d, 4, 4, 32, 8, batch=(2,))
-    machine, knobs = load("quad"), {"width": 6, "gm": 3, "gn": 2}
+    machine, knobs = load("quad"), {"gm": 3, "gn": 2}
     artifact = compile_kernel(conv2d, machine, {name: array.shape for name, array in operands.items()}, knobs)
     result = run_model(artifact, machine, operands).run.outputs["y"]
     assert (result == run_reference(conv2d, knobs, operands, machine).outputs["y"]).all()
@@ -65,10 +65,15 @@ def test_a_batch(capsys):
 
 
 def test_flits_are_no_more_than_published():
-    """spec: conv2d 8x8x32 -> 32 at gm 4, gn 8: 140."""
+    """spec: conv2d 8x8x32 -> 32 at gm 4, gn 8: 140. The published form has a FILL for every block of weights, even those that L1
+    still holds; here are 5 tiles of 9 taps and what one cluster keeps of them."""
     operands, _ = case(conv2d, 8, 8, 32, 32)
     shapes = {name: array.shape for name, array in operands.items()}
-    assert compile_kernel(conv2d, load("quad"), shapes, {"width": 10, "gm": 4, "gn": 8}).flit_count <= 140
+    artifact = compile_kernel(conv2d, load("quad"), shapes, {"gm": 4, "gn": 8})
+    assert artifact.flit_count <= 140 and artifact.buffer("y").layout.key == "tile:5x1:4x8"
+    assert artifact.flit_count == 99
+    published = compile_kernel(conv2d, load("quad"), shapes, {"gm": 4, "gn": 8}, Options("published"))
+    assert published.flit_count == 140
 
 
 def test_every_tap_counts():
@@ -77,15 +82,15 @@ def test_every_tap_counts():
     for tap in range(9):
         taps = np.zeros((4, 32, 3, 3), np.float16)
         taps[0, 3, tap // 3, tap % 3] = 1
-        operands, knobs = {"x": conv.plane(image), "w": conv.weights(taps)}, {"width": 7, "gm": 2, "gn": 1}
+        operands, knobs = {"x": image, "w": conv.weights(taps)}, {"gm": 2, "gn": 1}
         y = run_reference(conv2d, knobs, operands, load("quad")).outputs["y"].view(np.float16)
         moved = np.pad(image[:, :, 3], 1)[tap // 3 : tap // 3 + 4, tap % 3 : tap % 3 + 5]
         assert np.abs(y[conv.positions(4, 5), 0].astype(float) - moved).max() <= 0.25 and np.abs(moved).max() > 1
 
 
-def test_a_plane_packs_rows_of_a_block_together():
-    layout = Plane(10, 40, 1, 5)
-    assert layout.held == 20 and layout.bytes == 2 * 20 * 64 and layout.key == "plane:1+5"
+def test_a_moved_operand_packs_rows_of_a_block_together():
+    layout = Shifted(10, 40, 1, 5)
+    assert layout.held == 20 and layout.bytes == 2 * 20 * 64 and layout.key == "shifted:1+5"
     array = np.arange(400, dtype=np.uint16).reshape(10, 40)
     image = layout.pack(array)
     assert (layout.unpack(image) == array).all()
@@ -98,9 +103,24 @@ def test_a_plane_packs_rows_of_a_block_together():
 # ---- refusals ----------------------------------------------------------------------------------------------
 
 
-def shifted(shift, nk=1, first=None):
-    @kernel
-    def made(x=L.In(P, C), w=L.In(N, C), y=L.Out(P, N), *, gm=2, gn=2):
+def moved_result(x=L.In(P, C), w=L.In(N, C), y=L.Out(P, N), *, gm=2, gn=2):
+    with units(x.tiles(gm), w.tiles(gn)) as (i, j):
+        acc = L.tile(gm, gn, 1)
+        for k in L.loop(x.chunks32(1)):
+            acc += x[i, k] @ w[j, k]
+        y[i, j, 1] <<= acc
+
+
+def shifted(shift, nk=1, first=None, extra=False):
+    if extra:
+        def made(x=L.In(P, C), w=L.In(N, C), m=L.In(M), y=L.Out(P, N), z=L.Out(M), *, gm=2, gn=2):
+            body(x, w, y, gm, gn)
+            z <<= m * 1
+    else:
+        def made(x=L.In(P, C), w=L.In(N, C), y=L.Out(P, N), *, gm=2, gn=2):
+            body(x, w, y, gm, gn)
+
+    def body(x, w, y, gm, gn):
         h = x
         if first is not None:
             h = L.temp(P, C)
@@ -111,7 +131,7 @@ def shifted(shift, nk=1, first=None):
                 acc += h[i, k, shift] @ w[j, k]
             y[i, j] <<= acc
 
-    return made
+    return kernel(made)
 
 
 SHAPES = {"x": (16, 64), "w": (16, 64)}
@@ -130,10 +150,17 @@ def test_operands_that_cannot_be_moved(kernel, options, reason):
 def test_moves_that_make_no_sense():
     with pytest.raises(KernelError, match="moved down by rows, and -1 is negative"):
         shifted(-1).trace()
-    with pytest.raises(KernelError, match="width=2: the plane's width with its border"):
-        conv2d.trace(width=2)
-    with pytest.raises(KernelError, match="computes a chunk of an axis of 31 elements, which is no multiple"):
-        compile_kernel(conv2d, load("quad"), {"x": (36, 31), "w": (8, 279)}, {"width": 6, "gm": 3, "gn": 2})
+    late = shifted(P - M - 1, extra=True)
+    with pytest.raises(KernelError, match=r"x\[i, k2, \(\(P - M\) - 1\)\]: an operand is moved down by rows, and -1 is negative") as caught:
+        compile_kernel(late, load("quad"), {**SHAPES, "m": (16,)})
+    assert caught.value.source is not None
+    with pytest.raises(KernelError, match="the extent M is not known") as caught:
+        compile_kernel(shifted(P - M), load("quad"), SHAPES)
+    assert caught.value.source is not None and "h[i, k, shift]" in str(caught.value)
+    with pytest.raises(KernelError, match=r"w has shape \(8, 279\), expected \(8, 288\)"):
+        compile_kernel(conv2d, load("quad"), {"x": (4, 4, 31), "w": (8, 279)}, {"gm": 3, "gn": 2})
+    with pytest.raises(KernelError, match="only an operand of a product is moved down by rows"):
+        kernel(moved_result).trace()
     with pytest.raises(ValueError, match=r"expected \[out, in, 3, 3\]"):
         conv.weights(np.zeros((4, 32, 5, 5), np.float16))
 
@@ -149,3 +176,32 @@ def test_a_move_past_the_end_reads_zeros():
         moved = {"x": np.concatenate([operands["x"][shift:], np.zeros((min(shift, 16), 64), np.float16)]), "w": operands["w"]}
         assert (found == run_reference(shifted(0), {}, moved, machine).outputs["y"]).all()
         assert (found == run_reference(made, {}, operands, machine).outputs["y"]).all()
+
+
+@kernel
+def smoothed(x=L.In(..., P, C), w=L.In(N, 3 * C), y=L.Out(..., P, N), *, gm=2, gn=2, step=1):
+    """Each row from those `step` and `2 * step` rows further down: the row of the third index is the index of a loop."""
+    chunks = x.chunks32(1)
+    with units(x.tiles(gm), w.tiles(gn)) as (i, j):
+        acc = L.tile(gm, gn, 1)
+        for tap in L.loop(3):
+            for k in L.loop(chunks):
+                acc += x[i, k, tap * step] @ w[j, w.chunks32(1).at(tap * chunks.count + k)]
+        y[i, j] <<= acc
+
+
+@pytest.mark.parametrize("step", [1, 5, 9])
+@pytest.mark.parametrize("machine", ["mm_mesh", "quad", "ship_3x2"])
+def test_a_move_by_an_index(step, machine):
+    random = np.random.default_rng(step)
+    operands = {"x": random.normal(0, 1, (2, 13, 64)).astype(np.float16), "w": random.normal(0, 0.2, (6, 192)).astype(np.float16)}
+    shapes = {name: array.shape for name, array in operands.items()}
+    artifact = compile_kernel(smoothed, load(machine), shapes, {"step": step})
+    assert artifact.buffer("x").layout.key == f"shifted:2+{2 * step}"
+    found = run_model(artifact, load(machine), operands).run.outputs["y"]
+    wanted = run_reference(smoothed, {"step": step}, operands, load(machine)).outputs["y"]
+    assert not np.count_nonzero(found.view("u2") != wanted)
+    behind = np.concatenate([operands["x"].astype(float), np.zeros((2, 2 * step, 64))], axis=1)
+    columns = np.concatenate([behind[:, tap * step : tap * step + 13] for tap in range(3)], axis=-1)
+    exact = columns @ operands["w"].T.astype(float)
+    assert np.abs(wanted.view(np.float16) - exact).max() < 0.05 * np.abs(exact).max()

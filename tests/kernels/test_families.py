@@ -40,7 +40,7 @@ ODD_GROUPS = [0, -1, 2.5, 300, 10**9, True, "many"]
 ODD = {  # what one of eight examples has somewhere
     "gm": ODD_GROUPS, "gn": ODD_GROUPS, "nk": ODD_GROUPS, "fuse": [1, None], "part": [0, -16, 10**9, 1.0], "act": [None, "tanh", 3],
     "s": [1e-40, float("inf"), float("nan"), 1e39, None], "eps": [-1.0, 1e-40, float("nan"), "x"], "scale": [0, float("inf"), 1e-40],
-    "causal": [None, 2], "period": [0, -1, 10**6], "keys": [0, -1, 10**6, 2.5], "block": [0, 40, 31, -32, 1 << 20], "width": [2, 3, 40, 0],
+    "causal": [None, 2], "period": [0, -1, 10**6], "keys": [0, -1, 10**6, 2.5], "block": [0, 40, 31, -32, 1 << 20],
     "ksplit": [0, -1, 2.5, 9, 10**9, True, "many"],
 }  # fmt: skip
 
@@ -88,10 +88,9 @@ def calls(draw, kernel):
     lead = tuple(draw(st.lists(st.integers(1, 3), max_size=2 if kernel.name in VECTOR else 1)))
     if any(port.whole for port in kernel.inputs):
         lead = (*lead, draw(lengths), draw(lengths))[draw(st.integers(0, 2)):]
-    if "width" in kernel.knobs:
-        height, width = draw(st.integers(1, 6)), draw(st.integers(1, 6)) + 2
-        dims |= {"P": (height + 2) * width, "C": draw(st.sampled_from([31, 32, 64])), "N": draw(st.integers(1, 24))}
-        knobs["width"] = width
+    if "H" in dims:
+        dims |= {"H": draw(st.integers(1, 7)), "W": draw(st.integers(1, 7)), "C": draw(st.sampled_from([3, 31, 32, 64, 70])),
+                 "N": draw(st.integers(1, 24))}  # fmt: skip
     if "keys" in kernel.knobs and draw(st.booleans()):
         dims["K"] = 32 * draw(st.integers(1, 4))  # most other numbers of keys are refused
     if odd and knobs:
@@ -144,7 +143,7 @@ def test_every_kernel_on_every_machine(name, machine):
 
 def test_every_knob_of_the_library_varies():
     held = {name for made in LIBRARY.values() for name in made.knobs} | RESERVED.keys()
-    assert held == KNOBS.keys() | {"width"} == ODD.keys()
+    assert held == KNOBS.keys() == ODD.keys()
 
 
 @pytest.mark.parametrize("name", LIBRARY)

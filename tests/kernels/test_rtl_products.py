@@ -11,6 +11,7 @@ from kohakutpu.machine import load
 
 sys.path.insert(0, str(Path(__file__).parent))
 from on_gates import equal_on_gates  # noqa: E402
+from test_plane import channels_first, edges  # noqa: E402
 
 X, GATED = {"x": (20, 70), "w": (24, 70)}, {"x": (12, 64), "wg": (20, 64), "wu": (20, 64)}
 RESIDUAL = X | {"r": (20, 24)}
@@ -28,8 +29,10 @@ CASES = {
     "mlp host": (K.mlp, {"x": (20, 64), "up": (40, 64), "down": (16, 40)}, SMALL, HOST),
     "gated_mlp": (K.gated_mlp, {"x": (9, 32), "gate": (32, 32), "up": (32, 32), "down": (8, 32)}, {"gm": 2, "nk": 1},
                   Options()),
-    "conv2d": (K.conv2d, {"x": (30, 32), "w": (12, 288)}, {"width": 6, "gm": 4, "gn": 3}, Options()),
-    "conv2d_bias": (K.conv2d_bias, {"x": (20, 32), "w": (8, 288), "b": (8,)}, {"width": 5, "gm": 5, "gn": 2}, Options()),
+    "conv2d": (K.conv2d, {"x": (3, 4, 40), "w": (12, 576)}, {"gm": 4, "gn": 3}, Options()),
+    "conv2d_bias": (K.conv2d_bias, {"x": (2, 3, 32), "w": (8, 288), "b": (8,)}, {"gm": 5, "gn": 2}, Options()),
+    "plane, own kernel": (edges, {"x": (3, 3, 64), "w": (12, 576), "b": (12,)}, {"gm": 4, "gn": 3}, Options()),
+    "plane, second operand": (channels_first, {"x": (3, 4, 40), "w": (8, 576)}, {"gm": 2, "gn": 3}, Options()),
 }  # fmt: skip
 
 

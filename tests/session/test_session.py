@@ -16,7 +16,7 @@ from kohakutpu.host.loader import Loader
 from kohakutpu.host.model_transport import ModelTransport
 from kohakutpu.host.simulate import run_model, run_reference
 from kohakutpu.host.transports import open_transport
-from kohakutpu.kernels import bmm, in_rows, linear_add, linear_bias, linear_transposed, matmul, rmsnorm, softmax
+from kohakutpu.kernels import bmm, conv2d, in_rows, linear_add, linear_bias, linear_transposed, matmul, rmsnorm, softmax
 from kohakutpu.kernels.elementwise import add, scale, sub
 from kohakutpu.lang import dims, kernel, loop, units
 from kohakutpu.machine import Dram, load
@@ -136,6 +136,24 @@ def test_rows_that_do_not_fill_a_group_are_refused_where_they_would_matter():
 
     with pytest.raises(SessionError, match="matmul_2: v has 13 columns, and a product with x, whose rows past the last .*left"):
         session.plan(made, x=(13, 32))
+
+
+def test_an_image_of_the_host_is_a_plane_and_a_computed_one_goes_through_the_host():
+    session = on_model()
+    w, gain = session.pin("w", numbers(32, 288, seed=1)), session.pin("gain", numbers(32, seed=2))
+
+    def made(x, options=Options(), computed=False):  # noqa: B008 - frozen
+        t = call(scale, x=x, s=2.0).named("t") if computed else x
+        c = call(conv2d, x=t, w=w, gm=2, gn=8, options=options)
+        return call(rmsnorm, x=call(scale, x=c, s=0.5), w=gain).named("y")
+
+    plan = session.plan(made, x=(2, 4, 5, 32))
+    assert plan.slots["x"].image.layout.key == "conv:1:2" and not any(isinstance(step, planning.CopyStep) for step in plan.steps)
+    assert not wrong(plan.verify(x=numbers(2, 4, 5, 32)))
+    with pytest.raises(SessionError, match="t would have to be copied into the order conv:1:2: such an operand is an input"):
+        session.plan(lambda x: made(x, computed=True), x=(4, 5, 32))
+    plan = session.plan(lambda x: made(x, Options(relayout="host"), True), x=(4, 5, 32))
+    assert "1 of 1 by the host" in plan.summary() and not wrong(plan.verify(x=numbers(4, 5, 32)))
 
 
 def test_weights_in_mxfp7_take_half_the_bytes_and_change_none():
