@@ -103,6 +103,43 @@ def test_the_mesh_is_the_machines(browser, tmp_path, any_run):
     assert {record_link for record_link in used_links(any_run)} <= links
 
 
+LABELS = """(() => {
+  const bounds = (item, more) => {
+    const { left, right, top, bottom } = item.getBoundingClientRect();
+    return { left: left - more, right: right + more, top: top - more, bottom: bottom + more };
+  };
+  const all = (what) => [...document.querySelectorAll(what)];
+  const straight = all(".wire .stroke").filter((l) => ["x", "y"].some((a) => l.getAttribute(a + 1) === l.getAttribute(a + 2)));
+  const labels = all(".wire .use");
+  for (const label of labels) label.textContent = "100%";
+  const texts = labels.map((l) => [`label of ${l.parentNode.dataset.link}`, bounds(l, 0)]);
+  const others = [
+    ...all(".unit > rect").map((b) => [b.parentNode.dataset.unit, bounds(b, 0)]),
+    ...all(".router > rect").map((b) => ["router " + b.parentNode.textContent, bounds(b, 0)]),
+    ...straight.map((l) => ["link " + l.parentNode.dataset.link, bounds(l, 2)]),
+    ...texts,
+  ];
+  const meet = (a, b) =>
+    Math.min(a.right, b.right) - Math.max(a.left, b.left) > 0.5 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 0.5;
+  return [
+    labels.length, straight.length, others.length - texts.length,
+    texts.flatMap(([name, a]) => others.filter(([n, b]) => n !== name && meet(a, b)).map(([n]) => `${name} on ${n}`)),
+  ];
+})()"""
+
+
+@needs_browser
+@pytest.mark.parametrize("machine", ["mm_mesh", "quad", "ship_3x2", "uneven"])
+def test_no_label_lies_on_anything_else(browser, tmp_path, machine):
+    """Were every link in use in every cycle; diagonal links aside."""
+    operands = {name: np.ones((32, 32), np.float16) for name in "ab"}
+    run = traced(tmp_path / "run.trace", machine, matmul, operands, {"gm": 4, "gn": 4})
+    show(browser, tmp_path, [run])
+    labels, straight, others, wrong = browser.run(LABELS)
+    boxes = browser.run("document.querySelectorAll('.unit, .router').length")
+    assert not wrong and others == straight + boxes and labels > straight >= boxes > 5
+
+
 def used_links(run):
     trace = Trace(run.path)
     return {trace.links[record.link] for record in trace if type(record) is Transfer}

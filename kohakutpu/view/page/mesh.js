@@ -1,8 +1,8 @@
 // The mesh as its machine describes it: routers, endpoints at their coordinates, every link both ways.
 const CELL = 128,
   ROUTER = 19,
-  BOX = [76, 46];
-const LOCAL = [0.64, 0.58]; // of a cell, from a router to an endpoint on its local port
+  BOX = [74, 46];
+const LOCAL = [0.63, 0.58]; // of a cell, from a router to an endpoint on its local port
 
 function spot(trace, name) {
   const place = trace.places.find((candidate) => candidate.name === name);
@@ -72,7 +72,12 @@ function drawMesh(trace, index) {
     ];
     const down = to.x % 1,
       local = down || from.x % 1; // labels of local links keep out of the way of the row's
-    const middle = point(local ? (down ? 0.45 : 0.35) * length : (begin + end) / 2);
+    // Between a router and the one south of it stand the boxes of its own local port and of its western neighbour's: labels
+    // keep above the one in the west, and below that of the way to the one in the east.
+    const upright = Math.abs(dx) < 0.01;
+    const between = upright && (dy > 0 ? from : to).half[0] === ROUTER;
+    const along = local ? (down ? 0.58 : 0.35) * length : between ? (dy > 0 ? 0.27 : 0.4) * length : (begin + end) / 2;
+    const middle = point(along);
     const group = make(
       "svg:g",
       { class: "wire", "data-link": wire.name, "data-wire": number },
@@ -80,8 +85,8 @@ function drawMesh(trace, index) {
       make("svg:line", { class: "stroke", ...line }),
       make("svg:polygon", { points: tipPoints.map((xy) => xy.map((v) => v.toFixed(1)).join(",")).join(" ") }),
       make("svg:text", {
-        class: down ? "use before" : "use",
-        x: middle[0] - dy * (down ? 7 : 15),
+        class: down || (upright && dy > 0) ? "use before" : upright ? "use after" : "use",
+        x: middle[0] - dy * (down || upright ? 7 : 15),
         y: middle[1] + dx * 13 + 3.5,
       }),
       make("svg:line", { class: "hit", ...line }),
