@@ -30,12 +30,19 @@ def require_apart(
     first, end = span(target)
     for leaf in leaves:
         begin, stop = span(leaf)
-        if leaf.buffer == target.buffer and leaf != target and begin < end and first < stop:
+        same = leaf == target or ((begin, stop) == (first, end) and _in_order(leaf, target))
+        if leaf.buffer == target.buffer and not same and begin < end and first < stop:
             raise CompileError(
                 f"{leaf.text()} is read and {target.text()} written, which have elements in common at other rows; instances "
                 "do not wait for each other: write to another temp",
                 source,
             )
+
+
+def _in_order(leaf: BufferLeaf, target: BufferLeaf) -> bool:
+    """Two names for the same elements, of operands that make one shape: a buffer and all of its rows, say."""
+    views = [view for view in (leaf.view, target.view) if view is not None]
+    return len({view.width for view in views}) < 2 and all(view.group == 1 and not view.repeats for view in views)
 
 
 def boxes(shape: Sequence[int], first: int, end: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:

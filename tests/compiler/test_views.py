@@ -350,6 +350,20 @@ def test_what_is_apart_may_be_read_and_written():
     equal_bytes(kernel(body), {"x": (8, 32)}, "quad")
 
 
+def test_all_rows_of_a_buffer_are_the_buffer():
+    """Named twice, the elements are the same ones in the same order: read and written in place."""
+
+    def body(x=L.In(..., M, N), y=L.Out(..., M, N)):
+        y <<= x
+        rows = y.rows_from(0)
+        rows <<= y - L.row_max(y)
+        y <<= y.rows_from(0, M) * 2 + y.as_rows(N)
+
+    equal_bytes(kernel(body), {"x": (2, 8, 32)}, "quad")
+    with pytest.raises(CompileError, match=r"y.per_group\(2\) is read and y written, .* at other rows"):
+        compile_kernel(body_of(lambda x, y, z: (store(y, x), store(y, y.per_group(2)), store(z, x), True)), load("quad"), {"x": (8, 32)})
+
+
 def test_unwritten_rows_are_seen_by_the_interpreter():
     built = body_of(lambda x, y, z: (first_rows(y, x), store(z, x + y.rows_from(2, 1)), True))
     with pytest.raises(KernelError, match=r"y.rows_from\(3, 1\) is read where nothing"):
