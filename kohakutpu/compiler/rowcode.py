@@ -7,9 +7,8 @@ comes of it, so that a stream needs no block of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from kohakutpu.isa.vector import ALU_OPS, Mode, Opcode, RedKind
 
@@ -85,19 +84,45 @@ def woven(words: Sequence[Word], others: Sequence[Word]) -> list[Word]:
     return out + left
 
 
-def assign_registers(
-    words: Sequence[Word], scalars: Iterable[int], pinned: Mapping[Reg, int] = MappingProxyType({})
-) -> list[tuple[Word, dict[str, int]]]:
-    """Each word with all its fields. `scalars` are the S registers that may be used, `pinned` has the registers of
-    values that outlive these words.
+Settled = list[tuple[Word, dict[str, int]]]  # words with all their fields
 
-    Registers are taken up again in turn, the longest free first. Raises NoRegister.
+
+def assign_registers(words: Sequence[Word], scalars: Iterable[int]) -> Settled:
+    """Each word with all its fields. `scalars` are the S registers that may be used. Raises NoRegister."""
+    return _assign(words, list(scalars), {}, frozenset())[0]
+
+
+def assign_sections(sections: Sequence[Sequence[Word]], scalars: Iterable[int]) -> list[Settled]:
+    """The same for sections that run in this order, each some times over, and know each other's values. Raises NoRegister."""
+    scalars = list(scalars)
+    spans: dict[Reg, tuple[int, int]] = {}  # the first and the last section that knows a value
+    for number, words in enumerate(sections):
+        for word in words:
+            for _, reg in (*word.uses, *word.makes):
+                spans[reg] = spans.get(reg, (number, number))[0], number
+    out: list[Settled] = []
+    where: dict[Reg, int] = {}
+    for number, words in enumerate(sections):
+        held = {reg: place for reg, place in where.items() if spans[reg][1] >= number}
+        leaving = {reg for reg, (first, last) in spans.items() if first == number < last}
+        settled, found = _assign(words, scalars, held, leaving)
+        where |= {reg: found[reg] for reg in leaving}
+        out.append(settled)
+    return out
+
+
+def _assign(
+    words: Sequence[Word], scalars: Sequence[int], pinned: Mapping[Reg, int], leaving: Set[Reg]
+) -> tuple[Settled, dict[Reg, int]]:
+    """`pinned` has the registers of values that are there already and stay, `leaving` are new ones that stay.
+
+    Registers are taken up again in turn, the longest free first.
     """
     last: dict[Reg, int] = {}
     for position, word in enumerate(words):
         for _, reg in (*word.uses, *word.makes):
             last[reg] = position
-    last |= dict.fromkeys(pinned, len(words))
+    last |= dict.fromkeys((*pinned, *leaving), len(words))
     taken = {(reg.bank, number) for reg, number in pinned.items()}
     free = {
         bank: [number for number in numbers if (bank, number) not in taken]
@@ -122,10 +147,10 @@ def assign_registers(
             if last[reg] == position and reg not in dead:
                 free[reg.bank].append(held[reg])
         out.append((word, fields))
-    return out
+    return out, held
 
 
-def emit(image: Image, words: Sequence[tuple[Word, dict[str, int]]], lengths: Mapping[int, int], length: int) -> None:
+def emit(image: Image, words: Settled, lengths: Mapping[int, int], length: int) -> None:
     """Append words to an image that is in FLAT mode at `length`; `lengths` has the S register of each VL."""
     mode = Mode.FLAT
     for word, fields in words:

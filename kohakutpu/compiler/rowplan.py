@@ -243,12 +243,15 @@ def address_of(image: BufferImage, copy: int) -> int:
     return image.address + (copy * image.stride if image.copies > 1 else 0)
 
 
-def begun(state: CoreState, words: Sequence[int]) -> CoreWriter:
-    """What an instance begins with: the image, and the two descriptors through which every row program reads L1."""
+def begun(state: CoreState, words: Sequence[int], tiled: bool) -> CoreWriter:
+    """What an instance begins with: the image, and the descriptors through which a row program reads L1, tiles too."""
     core = CoreWriter(state, reuse=True)
     core.image(words)
     core.base(AD_WINDOW, 0)
     core.line(AD_WINDOW, 1, CHUNK)
     core.base(AD_SAME, 0)
     core.line(AD_SAME, 0, 1)
+    if tiled:
+        core.base(AD_QUAD, 0)
+        core.line(AD_QUAD, QUAD, CHUNK)
     return core

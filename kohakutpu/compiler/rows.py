@@ -19,13 +19,13 @@ from .apart import boxes
 from .artifact import BufferImage, Writer
 from .core import CoreState, Image
 from .elementwise import FILL_CYCLES
-from .expressions import K_REGISTERS, REGISTERS, Constants
+from .expressions import REGISTERS, Constants
 from .layouts import WORD
 from .programs import CHUNK, FLIT_CYCLES, RUN_CYCLES
 from .refusals import CompileError
 from .rowcode import NoRegister, assign_registers, emit, estimated_cycles
 from .rowplan import RowPlan, RowSpan, address_of, begun, plan
-from .rowwords import AD_QUAD, AD_SAME, HIGH, LEAST, ODD, QUAD, RESULT, RowWords, Storage, prologue
+from .rowwords import QUAD, RESULT, RowWords, Storage, group_predicates, prologue
 from .stages import Key
 
 MOST_IN_STEP = 8
@@ -93,7 +93,7 @@ def _choose(plan: RowPlan, nodes: Mapping[Key, int], known, arrays: bool, room: 
         flits = cores * (len(program.words) + 2 * moves + 4) + sum(runs) * (moves + 2)
         cycles = FLIT_CYCLES * flits + busiest * max(runs) * (RUN_CYCLES + FILL_CYCLES + program.cycles)
         choices.append((cycles, program))
-    if not choices and not plan.tiled and not plan.kept:
+    if not choices and not plan.kept:
         rows = max(sum(span.rows for key, span in plan.spans.items() if nodes[key] == node) for node in set(nodes.values()))
         made = rowstream.choose(plan, known, arrays, room, rows, cores)
         if isinstance(made, rowstream.Streamed):
@@ -173,7 +173,7 @@ def _program(plan: RowPlan, rows: int, known, arrays: bool, room: int) -> _Progr
     image = Image()
     prologue(image, code, lengths)
     if storage.quads:
-        _group_predicates(image, lanes, footprint - 1)
+        group_predicates(image, lanes, footprint - 1)
     for place, leaf in enumerate(plan.leaves):
         if leaf.kept(rows):
             image.put(Opcode.VFILL, ad=plan.first_descriptor + place, l1=storage.first[leaf.node])
@@ -195,35 +195,11 @@ def _program(plan: RowPlan, rows: int, known, arrays: bool, room: int) -> _Progr
     return _Program(rows, image.words, again, storage.first, estimated_cycles(words))
 
 
-def _group_predicates(image: Image, lanes: list[int], spare: int) -> None:
-    """Set K3, and the predicates of a word's groups of 4 elements, in every chunk; `lanes` hold 4, 8 and 12, L1 word
-    `spare` is free."""
-    four, eight, twelve = lanes
-    image.put(Opcode.VSETI, sa=isa.Source.K)
-    image.words.append(isa.IMMEDIATE.encode(value=LEAST))
-    for length, register in ((eight, 0), (four, 1)):  # a word of ones in its first elements, in every chunk
-        image.put(Opcode.VSETVL, va=0)
-        image.put(Opcode.VMOV, vd=2, va=K_REGISTERS[0], sa=isa.Source.K)
-        image.put(Opcode.VSETVL, va=length)
-        image.put(Opcode.VMOV, vd=2, va=K_REGISTERS[0x3F8000], sa=isa.Source.K)
-        image.put(Opcode.VST, ad=AD_SAME, vd=2, offset=spare)
-        image.put(Opcode.VSETVL, va=0)
-        image.put(Opcode.VLD, ad=AD_SAME, vd=register, offset=spare)
-    image.put(Opcode.VCMPEQ, va=0, vb=K_REGISTERS[0], sb=isa.Source.K, pr=HIGH)
-    image.put(Opcode.VSHUF, vd=3, va=1, vb=twelve)
-    image.put(Opcode.VSHUF, vd=4, va=1, vb=four)
-    image.put(Opcode.VADD, vd=3, va=3, vc=4)
-    image.put(Opcode.VCMPGT, va=3, vb=K_REGISTERS[0], sb=isa.Source.K, pr=ODD)
-
-
 def _instance(plan: RowPlan, span: RowSpan, images, state: CoreState, program: _Program) -> list[int]:
     stage = plan.stage
     ad_drain = plan.descriptors - 1
     fresh = not state.holds(program.words)
-    core = begun(state, program.words)
-    if plan.tiled:
-        core.base(AD_QUAD, 0)
-        core.line(AD_QUAD, QUAD, CHUNK)
+    core = begun(state, program.words, plan.tiled)
     once = any(leaf.kept(program.rows) for leaf in plan.leaves)
     for turn in range(0, span.rows, program.rows):
         rows = min(program.rows, span.rows - turn)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
-from kohakutpu.isa.vector import COMPARES, OPERANDS, DType, Mask, Mode, Opcode, RedKind, Source
+from kohakutpu.isa.vector import COMPARES, IMMEDIATE, OPERANDS, DType, Mask, Mode, Opcode, RedKind, Source
 from kohakutpu.lang.source import Source as Line
 from kohakutpu.lang.trace import BufferLeaf, Constant, ElementOp, Expression, Op, Reduce, RowOp
 
@@ -141,7 +141,7 @@ class RowWords:
             return out
         (piece,) = self.pieces
         reduced = {position for position, node in enumerate(self.nodes) if isinstance(node, Reduce)}
-        order = self._order(range(len(self.nodes)), storage, sparing)
+        order = self.order(range(len(self.nodes)), storage, sparing)
         for first in range(0, count, width):
             common: dict = {}
             lanes = []
@@ -154,7 +154,7 @@ class RowWords:
             out += one_by_one(lanes) if sparing else in_step(lanes)
         return out
 
-    def _order(self, positions: Iterable[int], storage: Storage, sparing: bool) -> list[int]:
+    def order(self, positions: Iterable[int], storage: Storage, sparing: bool) -> list[int]:
         """Nodes as they are computed: `sparing` has tiles first."""
         return sorted(positions, key=lambda position: (sparing and position not in storage.quads, position))
 
@@ -193,7 +193,7 @@ class RowWords:
                 for piece in group:
                     for number in numbers:
                         stream = Stream(self, storage, number.row, piece, dict(number.where), set(wanted), common, kept)
-                        for position in self._order({*needed, *wanted}, storage, sparing):
+                        for position in self.order({*needed, *wanted}, storage, sparing):
                             stream.node(position)
                         if final and self.along[last]:
                             stream.store()
@@ -276,6 +276,27 @@ def prologue(image: Image, code: RowWords, lengths: Mapping[int, int]) -> None:
         image.set_scalar(1, tail.elements)
         image.put(Opcode.VSETVL, va=1)
         image.put(Opcode.VCMPLT, sa=Source.K, sb=Source.K, pr=TAIL)
+
+
+def group_predicates(image: Image, lanes: list[int], spare: int) -> None:
+    """Set K3, and the predicates of a word's groups of 4 elements, in every chunk; `lanes` hold 4, 8 and 12, L1 word
+    `spare` is free."""
+    four, eight, twelve = lanes
+    image.put(Opcode.VSETI, sa=Source.K)
+    image.words.append(IMMEDIATE.encode(value=LEAST))
+    for length, register in ((eight, 0), (four, 1)):  # a word of ones in its first elements, in every chunk
+        image.put(Opcode.VSETVL, va=0)
+        image.put(Opcode.VMOV, vd=2, va=K_REGISTERS[0], sa=Source.K)
+        image.put(Opcode.VSETVL, va=length)
+        image.put(Opcode.VMOV, vd=2, va=K_REGISTERS[0x3F8000], sa=Source.K)
+        image.put(Opcode.VST, ad=AD_SAME, vd=2, offset=spare)
+        image.put(Opcode.VSETVL, va=0)
+        image.put(Opcode.VLD, ad=AD_SAME, vd=register, offset=spare)
+    image.put(Opcode.VCMPEQ, va=0, vb=K_REGISTERS[0], sb=Source.K, pr=HIGH)
+    image.put(Opcode.VSHUF, vd=3, va=1, vb=twelve)
+    image.put(Opcode.VSHUF, vd=4, va=1, vb=four)
+    image.put(Opcode.VADD, vd=3, va=3, vc=4)
+    image.put(Opcode.VCMPGT, va=3, vb=K_REGISTERS[0], sb=Source.K, pr=ODD)
 
 
 class Stream:
