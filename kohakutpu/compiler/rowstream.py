@@ -313,6 +313,7 @@ class _Rows:
 def _storage(plan: RowPlan, code: RowWords, segments: Sequence[Segment], rows: int) -> tuple[Storage, int]:
     """L1 for segments of so many rows: operands, one word for those of one number a row, the result; and its words in
     all."""
+    words = max(segment.words for segment in segments)
     singles = [leaf.node for leaf in plan.leaves if not code.along[leaf.node]]
     first: dict[int, int] = {}
     stride: dict[int, int] = {}
