@@ -13,6 +13,7 @@ from kohakutpu.lang.extents import Extents
 from kohakutpu.lang.source import Source
 from kohakutpu.lang.trace import Buffer, BufferLeaf, Contract, Slice, SliceLeaf, Store, Trace
 
+from . import payloads
 from .layouts import HALVES, KBLOCK, ChannelBias, ConvEntry, Entry, Flat, Layout, Quantised, Shifted, Tile, in_rows
 from .refusals import CompileError
 from .relayout import Need
@@ -51,23 +52,32 @@ class _Needs:
         for name in merged:
             self.group[name] = merged
 
+    def own_tile(self, name: str) -> bool:
+        """Whether it must lie in tiles."""
+        return name in self.needed and isinstance(self.needed[name][0], Tile)
+
+    def tiled(self, name: str) -> bool:
+        """Whether it must, or what it shares an order with."""
+        return any(self.own_tile(member) for member in self.group.get(name, {name}))
+
     def shape(self, name: str) -> tuple[int, ...]:
         return self.buffers[name].element_shape(self.extents)
 
 
 def assign(
     program: Program, trace: Trace, extents: Extents, preq: Collection[str] = (),
-    given: Mapping[str, Layout] = MappingProxyType({}), by_rows: bool = True,
+    given: Mapping[str, Layout] = MappingProxyType({}), by_rows: bool = True, carriers: Collection[str] = (),
 ) -> tuple[dict[str, Layout], list[Need]]:  # fmt: skip
     """The layout of every buffer, and the copies that products need of temps in another one; `preq` names operands
     that are MXFP7 in memory, `given` operands that lie in an order already. With `by_rows`, elementwise statements of
-    `program` may become ones over rows.
+    `program` may become ones over rows; then `carriers` (`payloads`) that are copied keep out of tiles where they can.
 
     Raises CompileError for two needs that disagree, for a port nothing uses, and for a `preq` that is no operand.
     """
-    needs, written = _collect(program, trace, extents, preq, given)
+    held = carriers if by_rows else ()
+    needs, written = _collect(program, trace, extents, preq, given, held)
     while by_rows and _by_rows(program, needs):
-        needs, written = _collect(program, trace, extents, preq, given)
+        needs, written = _collect(program, trace, extents, preq, given, held)
     layouts: dict[str, Layout] = {}
     for name in preq:
         read = [n for n in needs.operands if program.buffers[n].role == "in" and n not in needs.group]
@@ -103,7 +113,7 @@ def assign(
 
 
 def _collect(
-    program: Program, trace: Trace, extents: Extents, preq: Collection[str], given: Mapping[str, Layout]
+    program: Program, trace: Trace, extents: Extents, preq: Collection[str], given: Mapping[str, Layout], carriers: Collection[str]
 ) -> tuple[_Needs, dict[str, Source]]:
     """What every stage needs, and the buffers that elementwise work computes, with a line that does."""
     needs = _Needs(program.buffers, extents)
@@ -149,10 +159,13 @@ def _collect(
                     needs.need(leaf.buffer, layout, stage.statement.source)
                 else:
                     read_by_rows.append((leaf.buffer, layout, stage.statement.source))
+    copied = {payloads.copied(stage) for stage in program.stages if isinstance(stage, RowStage)}
     for name, layout, source in read_by_rows:
-        members = needs.group.get(name, {name})
-        if not any(isinstance(needs.needed[m][0], Tile) for m in members if m in needs.needed):
+        if not needs.tiled(name) or name in carriers and name in copied and not needs.own_tile(name):
             needs.need(name, layout, source)
+    for name, orders in needs.operands.items():
+        if name in carriers and program.buffers[name].role == "temp" and needs.tiled(name) and not needs.own_tile(name):
+            needs.need(name, in_rows(needs.shape(name)), next(iter(orders.values())))
     return needs, written
 
 
@@ -165,8 +178,7 @@ def _by_rows(program: Program, needs: _Needs) -> bool:
             continue
         orders = {needs.needed[name][0] for name in needs.group[stage.target] if name in needs.needed}
         leaves = [leaf for leaf in stage.expression.leaves if isinstance(leaf, BufferLeaf)]
-        tiled = {name for name, (layout, _) in needs.needed.items() if isinstance(layout, Tile)}
-        if len(orders) < 2 or stage.target in tiled or not any(leaf.buffer in tiled for leaf in leaves):
+        if len(orders) < 2 or needs.own_tile(stage.target) or not any(needs.own_tile(leaf.buffer) for leaf in leaves):
             continue
         shape = needs.shape(stage.target)
         shapes = dict.fromkeys((stage.written, *leaves), shape)

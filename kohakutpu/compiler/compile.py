@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -20,7 +20,7 @@ from kohakutpu.lang.trace import Constant, Contract, Open, Trace
 from kohakutpu.lang.values import positive
 from kohakutpu.machine import Machine, to_yaml
 
-from . import bands, cluster, cluster_published, elementwise, fusion, ksplit, padding, relayout, rows, tiles
+from . import bands, cluster, cluster_published, elementwise, fusion, ksplit, padding, payloads, relayout, rows, tiles
 from .artifact import Artifact, BufferImage, Round, Stage, StatementRecord, Writer
 from .assign import assign
 from .core import CoreState
@@ -64,14 +64,16 @@ def prepare(
     knobs: Mapping[str, object] | None = None,
     options: Options = Options(),  # noqa: B008 - frozen
     dirt: padding.Dirt | None = None,
+    quiet: Collection[str] = (),
 ) -> Compilation:
     """All of compiling but addresses: for callers that place the buffers of several kernels in one memory.
 
-    `dirt` is that of the operands, which is none where the host packs them. Raises as `compile_kernel` does, but for
+    `dirt` is that of the operands, which is none where the host packs them; `quiet` are those that hold no NaN but the one
+    that arithmetic makes. Raises as `compile_kernel` does, but for
     buffers that do not fit together.
     """
     trace = kernel.trace(**settle(kernel, machine, shapes, knobs or {}, options))
-    return Compilation(trace, kernel.solve(shapes), machine, options, dirt or padding.Dirt())
+    return Compilation(trace, kernel.solve(shapes), machine, options, dirt or padding.Dirt(), quiet)
 
 
 def settle(
@@ -123,9 +125,11 @@ class Compilation:
 
     `images` are the buffers, constants included; `accesses` what each stage reads and writes; `lives` those of temps that
     may share memory; `reach` how far beyond a buffer instructions touch memory. `copies_clean` keeps padding rows zero.
+    `carriers` (`payloads`) are the buffers that may hold any NaN.
     """
 
-    def __init__(self, trace: Trace, extents: Extents, machine: Machine, options: Options, dirt: padding.Dirt):
+    def __init__(self, trace: Trace, extents: Extents, machine: Machine, options: Options, dirt: padding.Dirt,
+                 quiet: Collection[str] = ()):  # fmt: skip
         self.trace = trace
         self.extents = extents
         self.machine = machine
@@ -140,7 +144,11 @@ class Compilation:
         self.cuts: dict[str, relayout.Shape] = {}  # by the copy's name
         self.given = dirt
         self.copies_clean = False
-        self.layouts, copies = assign(self.program, trace, extents, options.preq, options.layouts, not self.published)
+        self.carriers = payloads.carriers(self.program, quiet)
+        self.layouts, copies = assign(
+            self.program, trace, extents, options.preq, options.layouts, not self.published, self.carriers
+        )
+        payloads.check(self.program, self.layouts, self.carriers, copies if options.relayout == "machine" else ())
         if copies:
             self._relayouts(copies)
         self.plans: dict[int, elementwise.Plan] = {}

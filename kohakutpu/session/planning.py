@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kohakutpu.compiler import BufferImage, CompileError, Options
 from kohakutpu.compiler import copies as copying
+from kohakutpu.compiler import payloads
 from kohakutpu.compiler.compile import Compilation
 from kohakutpu.compiler.layouts import ChannelBias, ConvEntry, Entry, Layout, Quantised, Shifted, Tile
 from kohakutpu.compiler.layouts import in_rows as in_rows_order
@@ -262,6 +263,7 @@ class Planner:
         names = {port: slot.name for port, slot in used.items()}
         for port, image in results.items():
             tensor = call.results[port]
+            tensor.quiet = port not in compilation.carriers
             slot = Slot(tensor.name, "result", replace(image, name=tensor.name, role="temp", shape=tensor.shape), tensor)
             self.homes[tensor] = self.slots[slot.name] = slot
             names[port] = slot.name
@@ -325,12 +327,14 @@ class Planner:
         name = self._fresh(f"{source.name}@{wanted.layout.key}")
         if not by_host:
             try:
+                if isinstance(source.image.layout, Tile) and not tensor.quiet:
+                    raise payloads.refusal(tensor.name, None)
                 cut = self._cut(source.image, wanted.layout, name)
             except CompileError as error:
                 if not isinstance(source.image.layout, Tile):
                     raise self._refused(error, call, tensor) from error
-                rows, _ = self._compiled_rows(call, tensor)
                 try:
+                    rows, _ = self._compiled_rows(call, tensor)
                     self._cut(rows.images["y"], wanted.layout, name)
                 except CompileError:
                     raise self._refused(error, call, tensor) from error

@@ -157,15 +157,17 @@ class Session:
                  dirt: Dirt | None = None) -> tuple[Compilation, tuple]:  # fmt: skip
         """A kernel compiled up to addresses, once for each setting, and the key of that setting."""
         layouts, dirt, options = layouts or {}, dirt or Dirt(), call.options
+        quiet = tuple(sorted(port for port, tensor in call.operands.items() if tensor.quiet))
         key = (
             call.kernel, tuple(sorted(shapes.items())),
             tuple(sorted(((n, repr(v) if tells_all(v) else object()) for n, v in call.knobs.items()), key=lambda i: i[0])),
             tuple((field.name, repr(getattr(options, field.name))) for field in fields(options) if field.name not in DECIDED),
             tuple(sorted(layouts.items(), key=lambda i: i[0])), tuple(sorted(dirt.rows)), tuple(sorted(dirt.columns.items())),
+            quiet,
         )  # fmt: skip
         if key not in self._compiled:
             full = replace(options, layouts=dict(layouts))
-            self._compiled[key] = prepare(call.kernel, self.machine, shapes, call.knobs, full, dirt)
+            self._compiled[key] = prepare(call.kernel, self.machine, shapes, call.knobs, full, dirt, quiet)
         return self._compiled[key], key
 
     def artifact(self, key: tuple, images: Mapping[str, BufferImage], make: Callable[[], Artifact]) -> Artifact:

@@ -66,6 +66,7 @@ class Tensor:
     written: bool = False
     freed: bool = False
     dirt: tuple[bool, str | None] = (False, None)  # `compiler.padding`: of rows, and of columns with who computed it
+    quiet: bool = False  # `compiler.payloads`: holds no NaN but the one that arithmetic makes
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name}{list(self.shape)}>"
