@@ -20,6 +20,7 @@ from kohakutpu.wording import counted
 DIMS = 6
 OUTSTANDING = 64  # words read or made and not yet written
 GENERATE_CYCLES = 20  # ten Philox rounds of two stages
+GATHER_CYCLES = 7  # look an index up, multiply and add, before the first row's first word is read
 MAX_INDICES = 2048
 ADDRESS_MASK = (1 << ADDRESS_WIDTH) - 1
 MOVES_MASK = (1 << 24) - 1
@@ -106,11 +107,13 @@ class MemoryMover(Component):
         self._mode = MoverMode.COPY
         self._pattern = b""
         self._indices: list[int] = []
+        self._indices_at = -1  # the cycle in which the latest word of the index vector arrives
         self._moved = 0
         self._elements = 0
         self._unwritten: deque[int] = deque()  # first beats of the writes of words not yet written
         self._issue_at = NEVER
         self._finish_at = NEVER
+        self._element: tuple[int, bool, int, bool] | None = None  # target, inside, source, inside: the next one
         self._sources: Iterator[tuple[int, bool]] = iter(())
         self._targets: Iterator[tuple[int, bool]] = iter(())
 
@@ -149,7 +152,9 @@ class MemoryMover(Component):
     def _start(self, control: dict[str, int], now: int) -> None:
         self.busy = True
         self._indices = []
+        self._indices_at = now
         self._moved = 0
+        self._element = None
         self._finish_at = NEVER
         self._issue_at = now + 1
         self._mode = control["mode"]
@@ -202,17 +207,21 @@ class MemoryMover(Component):
         if not self.channel.memory.contains(address, WORD_BYTES):
             self._stop(now, MoverFault.AXI)
             return
-        first, data = self.channel.read(now, address, 1)
+        if now < self.channel.next_read:
+            self._issue_at = self.channel.next_read
+            return
+        self._indices_at, data = self.channel.read(now, address, 1)
         self._indices += [int.from_bytes(data[at : at + 4], "little") for at in range(0, WORD_BYTES, 4)]
         whole = len(self._indices) >= self._index["count"]
-        self._issue_at = max(first + 1 if whole else now + 1, self.channel.next_read)
+        self._issue_at = self._indices_at + GATHER_CYCLES if whole else now + 1
 
     def _move_word(self, now: int) -> None:
         """Issue the next element: its read now, its write when the word is there."""
         channel = self.channel
-        target, inside = next(self._targets)
-        source, held = next(self._sources)
-        number, self._moved = self._moved, self._moved + 1
+        if self._element is None:
+            self._element = (*next(self._targets), *next(self._sources))
+        target, inside, source, held = self._element
+        number = self._moved
         if inside:
             if target % WORD_BYTES:
                 return self._stop(now, MoverFault.ALIGNMENT)
@@ -233,12 +242,18 @@ class MemoryMover(Component):
                     return self._stop(now, MoverFault.ALIGNMENT)
                 if not channel.memory.contains(source, WORD_BYTES):
                     return self._stop(now, MoverFault.AXI)
+                # only what is read waits for the channel
+                if now < channel.next_read:
+                    self._issue_at = channel.next_read
+                    return
                 first, data = channel.read(now, source, 1)
                 ready = first + 1
             self._write(max(ready, channel.next_write), target, data, number)
+        self._element = None
+        self._moved += 1
         if self._moved == self._elements:
             return self._stop(now, MoverFault.NONE)
-        self._issue_at = max(now + 1, channel.next_read)
+        self._issue_at = now + 1
         if len(self._unwritten) >= OUTSTANDING:
             self._issue_at = max(self._issue_at, self._unwritten[-OUTSTANDING] + 1)
 
@@ -251,10 +266,11 @@ class MemoryMover(Component):
             self._unwritten.popleft()
 
     def _stop(self, now: int, fault: MoverFault) -> None:
-        """Issue nothing more; the move is over when everything written has been answered."""
+        """Issue nothing more; the move is over when everything asked for has come and everything written is answered."""
         self.fault = fault
         self._issue_at = NEVER
-        self._finish_at = now + 1 if self._finish_at == NEVER else max(self._finish_at, now + 1)
+        over = max(now, self._indices_at) + 1
+        self._finish_at = over if self._finish_at == NEVER else max(self._finish_at, over)
 
     def describe(self) -> list[str]:
         if not self.busy:

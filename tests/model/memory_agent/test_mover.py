@@ -260,8 +260,32 @@ def test_gather_starts_when_its_indices_are_there(move, pace):
     bench.put(reg.MV_GATHER, words=1)
     bench.walk(SOURCE, 0x10000)
     bench.walk(DESTINATION, 0x80000, (16, 32))
-    first = 1 + pace + 20 + 1
+    first = 1 + pace + 20 + 7
     assert bench.go(MoverMode.GATHER) == first + 15 * pace + 21 + 20 + 2
+
+
+def test_a_vector_that_leaves_the_memory_faults_when_what_was_read_of_it_is_there(move):
+    bench = move(latency=50)
+    bench.put(reg.MV_INDEX, addr=(1 << 20) - 64, count=24)
+    bench.walk(SOURCE, 0)
+    bench.walk(DESTINATION, 0x80000, (24, 32))
+    assert bench.go(MoverMode.GATHER) == 2 + 50 + 2
+    assert bench.mover.fault == MoverFault.AXI
+    bench.check({})
+
+
+def test_only_what_is_read_waits_for_the_channel(move):
+    """Every other word is padding: a read can follow every cycles_per_word all the same."""
+    bench = move(cycles_per_word=4)
+    bench.walk(SOURCE, 0x8000, (8, 32), (2, 0, 1, 1))
+    bench.bound(SOURCE, 0, 0, 1)
+    bench.walk(DESTINATION, 0x40000, (16, 32))
+    bench.bound(DESTINATION, 0, 0, 0)
+    reads = []
+    bench.mover.channel.observer = lambda way, begin, _: reads.append(begin - start) if way == "read" else None
+    start = bench.engine.now
+    bench.go(MoverMode.COPY)
+    assert reads == [1 + 4 * k for k in range(8)]
 
 
 def test_sixty_four_words_are_under_way_at_most(move):
