@@ -1,8 +1,8 @@
 """How long an artifact takes, without running it: every instruction with its time, links and routers left out.
 
 The host stages and kicks, the dispatcher sends a flit every 5 cycles, each unit does one instruction after another, and
-units that share a memory port wait for each other there. Figures are those of `docs/microarchitecture`. What it leaves
-out: contention between flits, credit, and the order of beats inside the lanes. `docs/planning.md` has predicted cycles
+units that share a memory port wait for each other there; it waits for credit. Figures are those of `docs/microarchitecture`. What
+it leaves out: contention between flits, and the order of beats inside the lanes. `docs/planning.md` has predicted cycles
 beside simulated ones.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kohakutpu.isa import cluster, vector
@@ -21,7 +21,7 @@ from kohakutpu.isa.signals import Buffer
 from kohakutpu.isa.vector import DescField, Envelope, Opcode, Source
 from kohakutpu.machine import Machine
 
-from .artifact import Artifact, Kick, Round
+from .artifact import Artifact, Kick, Round, Seed
 from .rowpredict import Lanes
 
 FLIT_WORDS = 5
@@ -91,6 +91,56 @@ class _Unit:
     scalars: dict[int, int] = field(default_factory=dict)
 
 
+@dataclass
+class _Work:
+    """Payloads on their way, and nodes at work on them: whoever begins an instruction first has the port first."""
+
+    units: Mapping[int, _Unit]
+    step: Callable[[_Unit, float, int, object], None]
+    busy: object
+    credit: float = math.inf
+    queues: dict[int, list[tuple[float, int, float | None]]] = field(default_factory=dict)  # arrival, payload, way back of credit
+    _heap: list[tuple[float, int, int]] = field(default_factory=list)  # next start, node, position in its queue
+    _waiting: set[int] = field(default_factory=set)  # nodes in the heap
+    _returned: list[float] = field(default_factory=list)  # when credit comes back, not taken yet
+
+    def send(self, at: int, arrival: float, payload: int, back: float | None) -> None:
+        queue = self.queues.setdefault(at, [])
+        queue.append((arrival, payload, back))
+        self.credit -= 1
+        if at not in self._waiting:
+            self._push(at, len(queue) - 1)
+
+    def _push(self, at: int, position: int) -> None:
+        heapq.heappush(self._heap, (max(self.queues[at][position][0], self.units[at].free), at, position))
+        self._waiting.add(at)
+
+    def credited(self, now: float) -> float:
+        """From `now` on, when there is credit for a flit."""
+        while self.credit < 1:
+            while self._heap and not (self._returned and self._returned[0] <= self._heap[0][0]):
+                self._do()
+            if not self._returned:
+                break
+            now = max(now, heapq.heappop(self._returned))
+            self.credit += 1
+        return now
+
+    def finish(self) -> None:
+        while self._heap:
+            self._do()
+
+    def _do(self) -> None:
+        start, at, position = heapq.heappop(self._heap)
+        self._waiting.discard(at)
+        _, payload, back = self.queues[at][position]
+        self.step(self.units[at], start, payload, self.busy)
+        if back is not None:
+            heapq.heappush(self._returned, self.units[at].free + back)
+        if position + 1 < len(self.queues[at]):
+            self._push(at, position + 1)
+
+
 def _hops(a: int, b: int) -> int:
     """Links between two nodes, those of their endpoints included."""
     (ax, ay), (bx, by) = xy(a), xy(b)
@@ -124,11 +174,10 @@ class _Clock:
             self.heard.clear()
             for unit in self.units.values():
                 unit.work, unit.free = 0.0, max(unit.free, begin)
-            arrivals, handing = self._hand_out(chain)
-            self._work(time.unit, arrivals, busy)
-            nodes = [self.units[at] for at in arrivals.keys() | self.heard]
+            reached, handing = self._hand_out(time.unit, chain, busy)
+            nodes = [self.units[at] for at in set(reached) | self.heard]
             ready = max([unit.free + HOP * (unit.hops + 1) for unit in nodes], default=self.now)
-            self.now = max(self.now, ready) + POLL / 2 + 4 * len(arrivals)
+            self.now = max(self.now, ready) + POLL / 2 + 4 * len(reached)
             if chain[-1].ends_stage and self.artifact.stages[chain[-1].stage].words:
                 landed = max(self.writes.values(), default=0) + self.latency + 2 * HOP
                 self.now = max(self.now, landed) + POLL / 2
@@ -137,47 +186,42 @@ class _Clock:
             time.work += max(unit.work for unit in nodes)
             time.reading += max(busy[0].values(), default=0)
             time.writing += max(busy[1].values(), default=0)
-            time.nodes = max(time.nodes, len(arrivals))
+            time.nodes = max(time.nodes, len(reached))
         return Prediction(tuple(stages))
 
-    def _hand_out(self, chain: Sequence[Round]) -> tuple[dict[int, list[tuple[float, int]]], float]:
-        """When each node gets each payload, and the cycles that the host and the dispatcher take for it."""
-        arrivals: dict[int, list[tuple[float, int]]] = {}
+    def _hand_out(self, kind: str, chain: Sequence[Round], busy) -> tuple[Collection[int], float]:
+        """Send every payload of a chain, and let the nodes do what they are sent; returns the nodes, and the cycles that the
+        host and the dispatcher take for it, waits for credit left out."""
+        work = _Work(self.units, self._cluster if kind == "cluster" else self._vector, busy)
         now = self.now + 4 * len(chain[-1].awaits)
         sent = now
+        waited = 0.0
         for round_ in chain:
             if round_ is not chain[0]:
                 now = max(now, sent) + POLL / 2
             words = FLIT_WORDS * len(round_.flits)
             now += words + ACCESS * math.ceil(words / 256)
             for step in round_.steps:
+                if isinstance(step, Seed):
+                    work.credit = step.credits
                 if not isinstance(step, Kick):
                     continue
                 now += 4
                 while now < sent:
                     now += POLL
                 now += KICK_WRITES
-                far = DISPATCH + HOP * _hops(step.node, self.agent.node)
-                queue = arrivals.setdefault(step.node, [])
-                for position, flit in enumerate(round_.flits[step.base : step.base + step.count]):
-                    queue.append((now + far + FLIT_WORDS * position, flit.payload))
-                sent = now + FLIT_WORDS * step.count
+                sent = now
+                hops = _hops(step.node, self.agent.node)
+                for position, flit in enumerate(round_.flits[step.base : step.base + step.count], 1):
+                    begin = work.credited(sent)
+                    waited += begin - sent
+                    # The last flit of a kick returns no credit.
+                    work.send(step.node, begin + DISPATCH + HOP * hops, flit.payload, None if position == step.count else HOP * hops)
+                    sent = begin + FLIT_WORDS
+        work.finish()
         spent = max(now, sent) - self.now
         self.now = max(now, sent)
-        return arrivals, spent
-
-    def _work(self, kind: str, arrivals: dict[int, list[tuple[float, int]]], busy) -> None:
-        """Let every node do what it was sent; whoever begins an instruction first has the port first."""
-        step = self._cluster if kind == "cluster" else self._vector
-        heap = [(max(queue[0][0], self.units[at].free), at, 0) for at, queue in arrivals.items()]
-        heapq.heapify(heap)
-        while heap:
-            start, at, position = heapq.heappop(heap)
-            unit = self.units[at]
-            step(unit, start, arrivals[at][position][1], busy)
-            position += 1
-            if position < len(arrivals[at]):
-                heapq.heappush(heap, (max(arrivals[at][position][0], unit.free), at, position))
+        return work.queues.keys(), spent - waited
 
     def _read(self, unit: _Unit, asked: float, cycles: float, busy) -> float:
         """When a port has sent what takes it `cycles`, asked for in cycle `asked`."""

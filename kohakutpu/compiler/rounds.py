@@ -4,7 +4,8 @@ A round's flits fit the staging area and its commands the command list. Rounds f
 which is the machine's limit, what the smallest of its instruction FIFOs holds; the last awaits every node that the
 chain made signal, for everything it sends: completions of its own flits, and acknowledgements of its own drains. In between
 nothing is awaited, so that nodes work while the next round is staged. The last flit of a kick returns no credit, so a
-chain has fewer kicks than the credit. As published, every round is a chain of its own.
+chain has fewer kicks than the credit; of vector cores half as many, so that credit is left to keep all of them at work. As
+published, every round is a chain of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kohakutpu.isa import cluster as isa
+from kohakutpu.isa import vector
 from kohakutpu.isa.flit import Flit, FlitType, node
 from kohakutpu.isa.signals import Buffer
 
@@ -58,14 +60,37 @@ def schedule(
     """The rounds of stage `number`, whose nodes are sent these items in order; all of it, unless it does not end there."""
     chains: list[list[Sequence[Window]]] = []
     for group in _groups(queues, credit, staging):
-        kicks = credit
+        most = max(credit // 2, len(group) + 1) if unit == "vector" and len(group) > 1 else credit
+        kicks = most
         for windows in _pack_nodes(unit, {n: queues[n] for n in group}, staging):
-            if kicks + len(windows) >= credit:
+            made = _in_turns(unit, windows, credit - kicks, most)
+            if kicks + len(made) >= most:
                 chains.append([])
                 kicks = 0
-            chains[-1].append(windows)
-            kicks += len(windows)
+                made = _in_turns(unit, windows, credit, most)
+            chains[-1].append(made)
+            kicks += len(made)
     return _rounds(number, unit, chains, credit, ends)
+
+
+def _in_turns(unit: str, windows: Sequence[Window], credit: int, most: int) -> Sequence[Window]:
+    """A round's windows in shorter ones, node by node in turns, fewer than `most`, so that every core can begin within `credit`.
+
+    Sent whole, the first would take all credit, and keep the others waiting until their programs have run.
+    """
+    if unit != "vector" or len(windows) == 1 or sum(_waiting(items) for _, items in windows) <= credit:
+        return windows
+    longest = max(len(items) for _, items in windows)
+    kicks = min(most - 1, (COMMANDS - ROUND_COMMANDS - AWAIT_COMMANDS * len(windows)) // KICK_COMMANDS)
+    turns = max(kicks // len(windows), 1)
+    size = max(credit // len(windows), math.ceil(longest / turns))
+    return [(n, items[first : first + size]) for first in range(0, longest, size) for n, items in windows if first < len(items)]
+
+
+def _waiting(items: Sequence[Item]) -> int:
+    """How many payloads wait for a program to run, that one's included; a core does the ones before at once."""
+    runs = (n for n, (_, payload) in enumerate(items) if vector.decode(payload).op == vector.Envelope.RUN)
+    return len(items) - next(runs, len(items))
 
 
 def by_node(streams: Mapping[Key, Sequence[int]], nodes: Mapping[Key, int]) -> dict[int, list[Item]]:

@@ -44,6 +44,7 @@ def chains(rounds):
 CASES = [
     dict(lengths=[5]), dict(lengths=[128]), dict(lengths=[129]), dict(lengths=[1] * 300), dict(lengths=[100] * 9),
     dict(lengths=[300, 1, 1, 1]), dict(lengths=[40] * 40, nodes=40), dict(lengths=[7] * 20, depth=2),
+    dict(lengths=[40] * 16, nodes=16, depth=20), dict(lengths=[90] * 3, nodes=3, depth=64), dict(lengths=[30] * 18, nodes=18, depth=64),
     dict(lengths=[9] * 6, staging=3), dict(lengths=[3] * 5, staging=1), dict(lengths=[10] * 30, nodes=30, depth=8),
 ]  # fmt: skip
 
@@ -92,6 +93,19 @@ def test_the_default_keeps_every_node_busy():
     for published, busy in ((False, [4, 4]), (True, [2, 2])):
         _, _, rounds = made([60] * 4, published=published)
         assert [len({k.node for k in r.kicks}) for r in rounds] == busy
+
+
+def test_cores_take_turns_where_credit_is_short():
+    """Sent at once, 32 flits each would keep two of four cores waiting for 64 credits to come back; what only loads an image
+    comes back at once. Half of the credit is kept for that."""
+    _, _, rounds = made([32] * 4, depth=64)
+    kicks = [(kick.node, kick.count) for kick in rounds[0].kicks]
+    nodes = list(dict.fromkeys(node for node, _ in kicks))
+    assert len(rounds) == 1 and kicks == [(node, 16) for node in nodes * 2] and len(nodes) == 4
+    assert [k.count for k in made([32] * 4, depth=64, payload=vector.IMEM.encode(addr=0, word=0))[2][0].kicks] == [32] * 4
+    assert [k.count for k in made([32] * 4, depth=512)[2][0].kicks] == [32] * 4
+    for chain in chains(made([400] * 4, depth=64)[2]):
+        assert sum(len(round_.kicks) for round_ in chain) < 32
 
 
 @pytest.mark.parametrize("published, expected", [(False, [[6]]), (True, [[3], [3]])])
