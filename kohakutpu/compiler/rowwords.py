@@ -110,10 +110,8 @@ class RowWords:
             elif isinstance(node, Reduce):
                 (operand,) = node.operands
                 if not self.along[operand]:
-                    raise CompileError(
-                        f"{node.op.label} of a value that is one number a row; multiply by the row's length instead",
-                        line,
-                    )
+                    instead = "multiply by the row's length" if node.op is RowOp.SUM else "use the value itself"
+                    raise CompileError(f"{node.op.label} of a value that is one number a row; {instead} instead", line)
                 self._add(False, self.shared[operand], self.level[operand] + 1)
             else:
                 self._add(

@@ -10,8 +10,8 @@ from kohakutpu.wording import counted
 from .extents import Axis, Expr, Index, Name, indices_in, names_in
 from .source import KernelError, Source, here
 from .trace import (
-    ELEMENTS, READ_ONLY, Assign, Buffer, BufferLeaf, Constant, Contract, Expression, Loop, Node, Slice, SliceLeaf, Statement,
-    Store, TileLeaf, Units,
+    ELEMENTS, READ_ONLY, Assign, Buffer, BufferLeaf, Constant, Contract, Expression, Loop, Node, Slice, SliceLeaf,
+    Statement, Store, TileLeaf, Units,
 )  # fmt: skip
 
 LETTERS = "ijklmnopqrstuvwxyz"  # of indices, by depth
@@ -88,7 +88,9 @@ class Recorder:
 
     def require_tile(self, accumulator: str, source: Source) -> None:
         if accumulator not in self._tiles:
-            raise KernelError(f"{accumulator} is used outside the tiling that opened it; store it there, to a temp", source)
+            raise KernelError(
+                f"{accumulator} is used outside the tiling that opened it; store it there, to a temp", source
+            )
 
     def require_top(self, message: str) -> None:
         if self.broken is not None:

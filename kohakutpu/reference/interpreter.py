@@ -39,8 +39,8 @@ class Constants(Enum):
 
 @dataclass(frozen=True)
 class Saturation:
-    """How many elements of `buffer` a statement saturated, in all batch elements, instances and turns of loops; `first`: the
-    index of the first of them, batch axes included."""
+    """How many elements of `buffer` a statement saturated, in all batch elements, instances and turns of loops; `first`:
+    the index of the first of them, batch axes included."""
 
     elements: int
     buffer: str
@@ -248,7 +248,7 @@ class _Run(Walk):
 
     def _note(self, statement: Statement, buffer: Buffer, written: tuple[int, ...], shape: tuple[int, ...],
               start: tuple[int, ...]) -> None:  # fmt: skip
-        """Count what saturated of the value just written: `written` elements of the buffer seen as `shape`, from `start` on."""
+        """Count what saturated of the value just written: `written` elements of the buffer seen as `shape`, from `start`."""
         over = self.over[tuple(slice(0, extent) for extent in written)]
         count = int(over.sum())
         if not count:

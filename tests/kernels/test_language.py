@@ -1,4 +1,4 @@
-"""Every line of the language's tables in docs/kernels.md has a kernel in examples/language.py or a case here, and each has the
+"""Every line of the language's tables in docs/kernels.md has a kernel in examples/language.py or a case here; each has the
 interpreter's bytes on the models."""
 
 import re
@@ -81,9 +81,9 @@ M, K, N = dims("M, K, N")
 
 
 @kernel
-def everything(x=lang.In(..., M, K), w=lang.In(N, K), b=lang.In(N), c=lang.In(N), y=lang.Out(..., M, N), *, gm=4, gn=6, act="silu",
-               fuse=True):  # fmt: skip
-    """Regions in a nested tiling in a loop of stages, a fused end with a table and a per-channel operand, rows with a mask."""
+def everything(x=lang.In(..., M, K), w=lang.In(N, K), b=lang.In(N), c=lang.In(N), y=lang.Out(..., M, N), *, gm=4,
+               gn=6, act="silu", fuse=True):  # fmt: skip
+    """Regions in a nested tiling in a loop of stages; a fused end, per channel, with a table; rows with a mask."""
     t, total = lang.temp(M, N), lang.temp(M, N)
     total <<= 0.0
     column = lang.column_index(N)

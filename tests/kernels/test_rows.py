@@ -181,7 +181,7 @@ def _power(v, times):
 
 def test_refusals(monkeypatch):
     small = {"x": (4, 32), "w": (32,)}
-    refused(lambda x, w: x - L.row_max(L.row_sum(x)) + w, small, "row_max of a value that is one number a row")
+    refused(lambda x, w: x - L.row_max(L.row_sum(x)) + w, small, "row_max of a value that is one number a row; use the value itself")
     refused(lambda x, w: x + w, small, "lowering='published' has no row reductions", Options("published"))
     monkeypatch.setattr("kohakutpu.compiler.rowplan.UNROLLED", 40)
     refused(lambda x, w: x + w, {"x": (41, 2), "w": (2,)}, "41 instances of 1 rows, above 40", part=1)

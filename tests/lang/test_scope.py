@@ -1,4 +1,4 @@
-"""Python names outlive tilings, loops and kernels; what they stand for does not, and using it later is refused with the line."""
+"""Python names outlive tilings, loops and kernels; what they stand for does not: later uses are refused."""
 
 import numpy as np
 import pytest
