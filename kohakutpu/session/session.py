@@ -22,7 +22,11 @@ from kohakutpu.machine import Machine
 from .graph import DECIDED, Call, Graph, trace
 from .plan import Plan
 from .planning import Slot, pages
+from .recent import Recent
 from .tensors import SessionError, Tensor, caller, patterns
+
+
+KEPT = 256  # compiled kernels, and artifacts, that a session has at hand
 
 
 class Alone:
@@ -44,11 +48,14 @@ class Session:
     """Tensors and plans on one machine, through any `Transport`; without one, plans can be made and not run.
 
     Its memory is the session's alone: pinned tensors, what plans need, and results of calls have pages of their own until
-    they are freed. `timeout` is the driver's.
+    they are freed. `timeout` is the driver's. `kept` compiled kernels, and as many lists of instructions, are at hand for
+    calls that come again, besides those of plans; the ones that were longest not used go first.
     """
 
     def __init__(self, machine: Machine, transport: Transport | None = None, *, name: str = "session",
-                 timeout: float | None = None):  # fmt: skip
+                 timeout: float | None = None, kept: int = KEPT):  # fmt: skip
+        if isinstance(kept, bool) or not isinstance(kept, int) or kept < 1:
+            raise SessionError(f"kept={kept!r}: how many compiled kernels are at hand, an integer of at least 1", caller())
         self.machine = machine
         self.name = name
         self.tracing: Graph | None = None
@@ -60,8 +67,8 @@ class Session:
         self._slots: dict[tuple[Tensor, Layout, int], Slot] = {}  # of pinned tensors
         self._constants: dict[bytes, Slot] = {}
         self._results: dict[str, Tensor] = {}
-        self._compiled: dict[tuple, Compilation] = {}
-        self._artifacts: dict[tuple, Artifact] = {}
+        self._compiled: Recent[Compilation] = Recent(kept)
+        self._artifacts: Recent[Artifact] = Recent(kept)
         self._calls = 0
 
     def __repr__(self) -> str:
@@ -155,7 +162,7 @@ class Session:
 
     def prepared(self, call: Call, shapes: Mapping[str, tuple[int, ...]], layouts: Mapping[str, Layout] | None = None,
                  dirt: Dirt | None = None) -> tuple[Compilation, tuple]:  # fmt: skip
-        """A kernel compiled up to addresses, once for each setting, and the key of that setting."""
+        """A kernel compiled up to addresses, once for each setting that is kept, and the key of that setting."""
         layouts, dirt, options = layouts or {}, dirt or Dirt(), call.options
         quiet = tuple(sorted(port for port, tensor in call.operands.items() if tensor.quiet))
         key = (
@@ -165,17 +172,14 @@ class Session:
             tuple(sorted(layouts.items(), key=lambda i: i[0])), tuple(sorted(dirt.rows)), tuple(sorted(dirt.columns.items())),
             quiet,
         )  # fmt: skip
-        if key not in self._compiled:
-            full = replace(options, layouts=dict(layouts))
-            self._compiled[key] = prepare(call.kernel, self.machine, shapes, call.knobs, full, dirt, quiet)
-        return self._compiled[key], key
+        full = replace(options, layouts=dict(layouts))
+        made = self._compiled.get(key, lambda: prepare(call.kernel, self.machine, shapes, call.knobs, full, dirt, quiet))
+        return made, key
 
     def artifact(self, key: tuple, images: Mapping[str, BufferImage], make: Callable[[], Artifact]) -> Artifact:
-        """The instructions for buffers at these addresses, made once."""
+        """The instructions for buffers at these addresses, made once as long as they are kept."""
         full = key, tuple((name, image.address) for name, image in images.items())
-        if full not in self._artifacts:
-            self._artifacts[full] = make()
-        return self._artifacts[full]
+        return self._artifacts.get(full, make)
 
     # ---- models ----
 

@@ -22,6 +22,7 @@ from kohakutpu.lang import dims, kernel, loop, units
 from kohakutpu.machine import Dram, load
 from kohakutpu.model.system import System
 from kohakutpu.session import Session, SessionError, call, planning
+from kohakutpu.session.session import KEPT
 
 sys.path.insert(0, str(Path(__file__).parent))
 from models import TILE, block, numbers, on_model, touched  # noqa: E402
@@ -269,6 +270,33 @@ def test_a_kernel_is_compiled_once_for_a_setting(monkeypatch):
     assert len(made) == 1 and len(session._artifacts) == 1
     call(matmul, a=x, b=w, **TILE | {"gm": 1})
     assert len(made) == 2
+
+
+def test_a_session_keeps_what_was_used_last(monkeypatch):
+    """Room for two compiled kernels: of three in turns the oldest goes each time, a plan's own stay with it."""
+    from kohakutpu.session import session as module
+
+    made = []
+    prepare = module.prepare
+    monkeypatch.setattr(module, "prepare", lambda *a: (made.append(a[3]["s"]), prepare(*a))[1])
+    machine = load("quad")
+    session = Session(machine, ModelTransport(System(machine)), kept=2)
+    x = session.pin("x", numbers(12, 32))
+    plan = session.plan(lambda x: call(scale, x=x, s=0.5), x=(12, 32))
+    for factor in (1.0, 2.0, 1.0, 4.0, 1.0, 2.0):
+        y = call(scale, x=x, s=factor)
+        assert (y.read() == x.array.view(np.float16) * np.float16(factor)).all()
+        y.free()
+        assert len(session._compiled) == len(session._artifacts) == 2
+    assert made == [0.5, 1.0, 2.0, 4.0, 2.0]
+    assert not wrong(plan.verify(x=numbers(12, 32)))
+    many = Session(machine)
+    for factor in range(300):
+        many.plan(lambda x, s=factor + 1.0: call(scale, x=x, s=s), x=(1, 16)).free()
+    assert len(many._compiled) == len(many._artifacts) == KEPT == 256
+    for kept in (0, -1, True, 2.5, None):
+        with pytest.raises(SessionError, match=f"kept={kept}: how many compiled kernels are at hand, an integer of at least 1"):
+            Session(machine, kept=kept)
 
 
 # ---- refusals -------------------------------------------------------------------------------------------
