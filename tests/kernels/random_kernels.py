@@ -237,5 +237,7 @@ def case(seed: int) -> Case:
               "s": (*lead, rows, 1)}  # fmt: skip
     knobs = {"part": chance.choice([64, 1024, 8192]), "fuse": fuse}
     options = Options(bands=chance.random() < 0.7, constants=chance.choice(["registers", "registers", "arrays"]),
-                      relayout=chance.choice(["machine", "machine", "host"]))  # fmt: skip
+                      relayout=chance.choice(["machine", "machine", "host"]), preq=chance.choice([(), (), (), ("w",)]))  # fmt: skip
+    if machine != "mm_mesh":  # one cluster
+        knobs["ksplit"] = chance.choice([1, 1, 1, 2])
     return Case(kernel(made), shapes, knobs, options, machine, kinds)
