@@ -151,7 +151,8 @@ def operands_of(kernel: Kernel, given: Mapping[str, object], source: Source) -> 
         raise SessionError(f"{kernel.name} is called without operands; it has {', '.join(sorted(inputs))}", source)
     session = next(iter(operands.values())).session
     for name, tensor in operands.items():
-        if tensor.image is None and tensor.graph is not session.tracing and tensor.kind != "pinned":
+        root = tensor.root
+        if root.image is None and root.graph is not session.tracing and root.kind != "pinned":
             raise SessionError(
                 f"{kernel.name}: {name}={tensor.name} is a value of {tensor.graph.name}, which is not being traced", source
             )

@@ -120,11 +120,16 @@ class Plan:
 
     def _artifact(self, step: Step) -> Artifact | None:
         if isinstance(step, CopyStep) and step.compilation is None:
-            source, target = self.slots[step.source].image, self.slots[step.target].image
+            source, target = self._source(step), self.slots[step.target].image
             return None if step.cut is None else copy_artifact(step.cut, source, target, self.session.machine)
         addresses = {name: self.slots[slot].image.address for name, slot in step.slots.items()}
         images = {name: replace(image, address=addresses[name]) for name, image in step.compilation.images.items()}
         return self.session.artifact(step.key, images, lambda: step.compilation.artifact(images))
+
+    def _source(self, step: CopyStep) -> BufferImage:
+        """What a copy reads, in the shape in which it does."""
+        held = self.slots[step.source].image
+        return held if step.view is None else replace(step.view, address=held.address)
 
     # ---- memory ----
 
@@ -176,7 +181,9 @@ class Plan:
         if given.keys() != self.graph.inputs.keys():
             wanted, got = (", ".join(sorted(names)) or "nothing" for names in (self.graph.inputs, given))
             raise SessionError(f"{self.name} takes {wanted}; given {got}", caller())
-        return {tensor: patterns(f"{self.name}: {name}", given[name], tensor.shape) for name, tensor in self.graph.inputs.items()}
+        values = {tensor: patterns(f"{self.name}: {name}", given[name], tensor.shape) for name, tensor in self.graph.inputs.items()}
+        views = [slot.tensor for slot in self.slots.values() if slot.role == "input" and slot.tensor not in values]
+        return values | {view: values[view.base].reshape(view.shape) for view in views}
 
     def _write(self, image: BufferImage, data: np.ndarray) -> None:
         loader = self.session.loader
@@ -192,7 +199,7 @@ class Plan:
             if slot.role == "input":
                 self._write(slot.image, inputs[slot.tensor])
             elif slot.role == "pinned" and not slot.loaded:
-                self._write(slot.image, slot.tensor.array)
+                self._write(slot.image, slot.tensor.root.array.reshape(slot.tensor.shape))
                 slot.loaded = True
             elif slot.role == "constant" and not slot.loaded:
                 loader.write_buffer(slot.image, slot.image.contents())
@@ -226,7 +233,7 @@ class Plan:
         for step, artifact in zip(self.steps, self.artifacts, strict=True):
             start = loader.transport.now
             if artifact is None:
-                source, target = self.slots[step.source].image, self.slots[step.target].image
+                source, target = self._source(step), self.slots[step.target].image
                 self._write(target, source.unpack(loader.read_buffer(source)))
             else:
                 try:
@@ -257,8 +264,10 @@ class Plan:
             if isinstance(step, KernelStep):
                 call = step.call
                 for tensor in call.operands.values():
-                    if tensor not in values:
-                        values[tensor] = tensor.array if tensor.kind == "pinned" else tensor.read().view(np.uint16)
+                    root = tensor.root
+                    if root not in values:
+                        values[root] = root.array if root.kind == "pinned" else root.read().view(np.uint16)
+                    values[tensor] = values[root].reshape(tensor.shape)
                 trace = step.compilation.trace
                 knobs = trace.knobs
                 operands = {port: values[tensor] for port, tensor in call.operands.items()}
@@ -323,7 +332,7 @@ class Plan:
 
     def _text(self, step: Step) -> str:
         if isinstance(step, CopyStep):
-            source, target = self.slots[step.source].image, self.slots[step.target].image
+            source, target = self._source(step), self.slots[step.target].image
             return f"copy {step.source} ({source.layout.key}) as {target.layout.key} for {step.call.name}"
         operands = ", ".join(f"{port}={tensor.name}" for port, tensor in step.call.operands.items())
         return f"{step.call.kernel.name}({operands}) -> {', '.join(tensor.name for tensor in step.call.results.values())}"

@@ -15,7 +15,7 @@ from kohakutpu.compiler import BufferImage, CompileError, Options
 from kohakutpu.compiler import copies as copying
 from kohakutpu.compiler import payloads
 from kohakutpu.compiler.compile import Compilation
-from kohakutpu.compiler.layouts import ChannelBias, ConvEntry, Entry, Layout, Quantised, Shifted, Tile
+from kohakutpu.compiler.layouts import ChannelBias, ConvEntry, Entry, Flat, Layout, Quantised, Shifted, Tile
 from kohakutpu.compiler.layouts import in_rows as in_rows_order
 from kohakutpu.compiler.padding import COMPUTED, Dirt
 from kohakutpu.compiler.placement import Access, Life, NoRoom, Reach, guard, place
@@ -39,6 +39,11 @@ FIXED = (Entry, Shifted, ConvEntry, ChannelBias)
 
 def pages(size: int) -> int:
     return -(-size // PAGE) * PAGE
+
+
+def _one_run(image: BufferImage) -> bool:
+    """Whether the elements of a flat image lie side by side, whatever the batch."""
+    return image.copies == 1 or image.stride == 2 * math.prod(image.layout.shape)
 
 
 @dataclass
@@ -89,6 +94,7 @@ class CopyStep:
     compilation: Compilation | None = None
     key: tuple = ()
     slots: Mapping[str, str] = field(default_factory=dict)
+    view: BufferImage | None = None  # of the source, where it is read in another shape
 
 
 Step = KernelStep | CopyStep
@@ -153,7 +159,7 @@ class Planner:
 
     def _device(self, call: Call) -> dict[str, Tensor]:
         """Operands that a kernel has written, and so have a byte order."""
-        return {port: tensor for port, tensor in call.operands.items() if tensor.kind == "result"}
+        return {port: tensor for port, tensor in call.operands.items() if tensor.root.kind == "result"}
 
     def _home(self, tensor: Tensor) -> Slot:
         if tensor not in self.homes:
@@ -162,15 +168,40 @@ class Planner:
             self.dirt.add(name, *tensor.dirt)
         return self.homes[tensor]
 
-    def _wanted(self, call: Call, shapes: Mapping[str, tuple[int, ...]]) -> tuple[dict[str, BufferImage], dict[str, Layout]]:
-        """By port, for operands that do not lie as the kernel would have them: the image to copy them into, or the order in
-        which it takes them."""
-        probe, _ = self.session.prepared(call, shapes)
+    def _lies(self, call: Call, port: str, tensor: Tensor, like: BufferImage | None = None) -> Slot:
+        """Where an operand that a kernel has written lies, as a slot; a view in batch elements as `like` has them.
+
+        A view's slot is its base's, with an image of its own; out of tiles it is copied first.
+        """
+        home = self._home(tensor.root)
+        if tensor.base is None:
+            return home
+        if isinstance(home.image.layout, Tile):
+            home = self._rows(call, port, tensor.base)
+        held = home.image
+        element = tensor.shape[-2:] if like is None else like.layout.shape
+        layout = Flat(element)
+        copies = math.prod(tensor.shape) // math.prod(element)
+        image = replace(held, shape=tensor.shape, layout=layout, copies=copies, stride=pages(layout.bytes))
+        size = math.prod(held.layout.shape) == math.prod(element)
+        if not isinstance(held.layout, Flat) or not (size and held.copies == copies or _one_run(held) and _one_run(image)):
+            way = f"lies as {held.layout.key}" if not isinstance(held.layout, Flat) else (
+                f"lies in {held.copies} batch elements of {held.layout.bytes} bytes and is read in {copies} of {layout.bytes}, each on "
+                f"pages of {PAGE}"
+            )  # fmt: skip
+            raise SessionError(f"{call.name}: {port}={tensor.name}: {tensor.base.name} {way}: not the same bytes", call.source)
+        return replace(home, image=image)
+
+    def _wanted(self, call: Call, shapes: Mapping[str, tuple[int, ...]],
+                images: Mapping[str, BufferImage]) -> tuple[dict[str, BufferImage], dict[str, Layout]]:  # fmt: skip
+        """By port, for operands that do not lie as the kernel would have them (`images`): the image to copy them into, or the
+        order in which it takes them."""
         device = self._device(call)
         copied: dict[str, BufferImage] = {}
         given: dict[str, Layout] = {}
         for port, tensor in device.items():
-            home, wanted = self._home(tensor).image, probe.images[port]
+            wanted = images[port]
+            home = self._lies(call, port, tensor, wanted).image
             if isinstance(wanted.layout, Quantised):
                 raise SessionError(
                     f"{call.name}: preq: {port}={tensor.name} is computed on the machine; only what the host uploads is quantised",
@@ -184,7 +215,7 @@ class Planner:
         if refusal is None:
             return copied, given
         if call.options.relayout == "host":
-            return copied | {port: probe.images[port] for port in given}, {}
+            return copied | {port: images[port] for port in given}, {}
         rows = {port: self._rows_of(layout) for port, layout in given.items()}
         if rows != given and self._refusal(call, shapes, rows) is None:
             return copied, rows
@@ -201,14 +232,15 @@ class Planner:
 
     def _call(self, call: Call) -> None:
         shapes = {port: tensor.shape for port, tensor in call.operands.items()}
-        copied, given = self._wanted(call, shapes)
+        probe, _ = self.session.prepared(call, shapes)
+        copied, given = self._wanted(call, shapes, probe.images)
         device = self._device(call)
         used: dict[str, Slot] = {}
         for port, tensor in device.items():
             if port in copied:
                 used[port] = self._copy(call, port, tensor, copied[port])
             else:
-                home = self._home(tensor)
+                home = self._lies(call, port, tensor, probe.images[port])
                 used[port] = home if given.get(port, home.image.layout) == home.image.layout else self._rows(call, port, tensor)
         dirt = Dirt()
         for port, slot in used.items():
@@ -221,13 +253,13 @@ class Planner:
             if port not in used:
                 used[port] = self._host(tensor, compilation.images[port])
         near = [slot.name for slot in used.values() if slot.role == "copy" and slot.name in self.dirt.rows]
-        far = [name for tensor in device.values() for name in self.fed.get(tensor, [])]
+        far = [name for tensor in device.values() for name in self.fed.get(tensor.root, [])]
         self.fed |= dict.fromkeys(call.results.values(), list(dict.fromkeys((*near, *far))))
         self._step(call, compilation, key, used, {port: compilation.images[port] for port in call.results})
 
     def _whole(self, call: Call) -> None:
         """Work on elements one by one: on images as they lie, whatever their order, padding and all."""
-        homes = {port: self._home(tensor) for port, tensor in self._device(call).items()}
+        homes = {port: self._lies(call, port, tensor) for port, tensor in self._device(call).items()}
         shape = next(iter(call.operands.values())).shape
         layout = in_rows_order(shape[-2:])
         order = next((slot.image for slot in homes.values()), None)
@@ -300,10 +332,11 @@ class Planner:
         key = tensor, image.layout, image.copies
         if key in self.orders:
             return self.orders[key]
-        if tensor.kind == "pinned":
+        if tensor.root.kind == "pinned":
             slot = self.session.pinned(tensor, image, self._fresh)
         else:
-            name = tensor.name if tensor.name not in self.slots else self._fresh(f"{tensor.name}@{image.layout.key}")
+            own = tensor.name not in self.slots and tensor.base is None
+            name = tensor.name if own else self._fresh(f"{tensor.name}@{image.layout.key}")
             slot = Slot(name, "input", replace(image, role="in", shape=tensor.shape), tensor)
             slot.image = replace(slot.image, name=slot.name)
             slot.touch(-1)
@@ -321,13 +354,13 @@ class Planner:
         key = tensor, wanted.layout, wanted.copies
         if key in self.orders:
             return self.orders[key]
-        source = self.homes[tensor]
+        source = self._lies(call, port, tensor, wanted)
         by_host = call.options.relayout == "host"
         cut = None
         name = self._fresh(f"{source.name}@{wanted.layout.key}")
         if not by_host:
             try:
-                if isinstance(source.image.layout, Tile) and not tensor.quiet:
+                if isinstance(source.image.layout, Tile) and not tensor.root.quiet:
                     raise payloads.refusal(tensor.name, None)
                 cut = self._cut(source.image, wanted.layout, name)
             except CompileError as error:
@@ -350,7 +383,8 @@ class Planner:
         self.orders[key] = self.slots[name] = slot
         first = len(self.accesses)
         self._access((source.name,), (name,))
-        self.steps.append(CopyStep(call, port, source.name, name, range(first, first + 1), cut))
+        view = source.image if tensor.base is not None else None
+        self.steps.append(CopyStep(call, port, source.name, name, range(first, first + 1), cut, view=view))
         return slot
 
     def _cut(self, source: BufferImage, target: Layout, name: str) -> Shape:
@@ -382,7 +416,7 @@ class Planner:
 
     def _refused(self, error: CompileError, call: Call, *tensors: Tensor) -> SessionError:
         refusal = Dirty(f"{call.name}: {error.message}", call.source)
-        refusal.copies = tuple(name for tensor in tensors for name in self.fed.get(tensor, []))
+        refusal.copies = tuple(name for tensor in tensors for name in self.fed.get(tensor.root, []))
         return refusal
 
     # ---- memory ----

@@ -112,9 +112,11 @@ class Session:
 
     def release(self, tensor: Tensor) -> None:
         """Give a tensor's pages back (`Tensor.free`)."""
+        if tensor.base is not None:
+            raise SessionError(f"{tensor.name} is a view: free {tensor.base.name}", caller())
         if tensor.kind == "pinned":
             self._pins.pop(tensor.name)
-            self._slots = {key: slot for key, slot in self._slots.items() if key[0] is not tensor}
+            self._slots = {key: slot for key, slot in self._slots.items() if key[0].root is not tensor}
         elif tensor.name in self._results:
             self._results.pop(tensor.name)
         else:
@@ -127,7 +129,7 @@ class Session:
         key = tensor, image.layout, image.copies
         if key not in self._slots:
             others = any(slot.tensor is tensor for slot in self._slots.values())
-            name = fresh(f"{tensor.name}@{image.layout.key}") if others else tensor.name
+            name = fresh(f"{tensor.name}@{image.layout.key}") if others or tensor.base else tensor.name
             image = replace(image, name=name, role="in", shape=tensor.shape, address=0)
             self._slots[key] = Slot(name, "pinned", image, tensor)
         return self._slots[key]
@@ -164,7 +166,7 @@ class Session:
                  dirt: Dirt | None = None) -> tuple[Compilation, tuple]:  # fmt: skip
         """A kernel compiled up to addresses, once for each setting that is kept, and the key of that setting."""
         layouts, dirt, options = layouts or {}, dirt or Dirt(), call.options
-        quiet = tuple(sorted(port for port, tensor in call.operands.items() if tensor.quiet))
+        quiet = tuple(sorted(port for port, tensor in call.operands.items() if tensor.root.quiet))
         key = (
             call.kernel, tuple(sorted(shapes.items())),
             tuple(sorted(((n, repr(v) if tells_all(v) else object()) for n, v in call.knobs.items()), key=lambda i: i[0])),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,9 +52,9 @@ def patterns(name: str, array: object, shape: tuple[int, ...] | None = None) -> 
 class Tensor:
     """FP16 of `shape` in the memory of a session's machine.
 
-    `kind` is 'pinned' (what `Session.pin` was given; `array` are its patterns), 'input' of a model function, or a 'result'
-    of a kernel. Inputs and results belong to a `graph`; a result that stays has a place in memory, `image`, and can be read
-    once it is `written`.
+    `kind` is 'pinned' (what `Session.pin` was given; `array` are its patterns), 'input' of a model function, a 'result'
+    of a kernel, or a 'view' of one of these, its `base`, in another shape. All but pinned ones belong to a `graph`; a result that
+    stays has a place in memory, `image`, and can be read once it is `written`.
     """
 
     session: Session
@@ -67,6 +68,8 @@ class Tensor:
     freed: bool = False
     dirt: tuple[bool, str | None] = (False, None)  # `compiler.padding`: of rows, and of columns with who computed it
     quiet: bool = False  # `compiler.payloads`: holds no NaN but the one that arithmetic makes
+    base: Tensor | None = None
+    views: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name}{list(self.shape)}>"
@@ -80,12 +83,37 @@ class Tensor:
         self.graph.rename(self, name)
         return self
 
+    @property
+    def root(self) -> Tensor:
+        """The tensor itself, or what it is a view of."""
+        return self.base or self
+
+    def reshape(self, *shape: int) -> Tensor:
+        """The same elements, row-major, in another shape, for kernels to read: as they lie, where they lie row by row, or out of
+        tiles after a copy; what does not lie in one run is refused when it is read (`docs/models.md`).
+
+        Raises SessionError for a shape that has another number of elements.
+        """
+        self.require(caller())
+        if not all(type(n) is int and n > 0 for n in shape) or math.prod(shape) != math.prod(self.shape) or not shape:
+            raise SessionError(
+                f"{self.name}{list(self.shape)} has {math.prod(self.shape)} elements, which {list(shape)} is no shape of", caller()
+            )
+        if shape == self.shape:
+            return self
+        if shape == self.root.shape:
+            return self.root
+        root, name = self.root, f"{self.root.name}.reshape({', '.join(map(str, shape))})"
+        return root.views.setdefault(shape, Tensor(self.session, name, shape, "view", root.graph, base=root))
+
     def read(self) -> np.ndarray:
         """What the tensor holds, float16 of `shape`, read from the machine's memory.
 
         Raises SessionError for a tensor that is freed, not written yet, or not in memory between kernels.
         """
         self.require(caller())
+        if self.base is not None:
+            return self.base.read().reshape(self.shape)
         if self.kind == "pinned":
             return self.array.view(np.float16).copy()
         if self.image is None:
@@ -105,5 +133,5 @@ class Tensor:
 
     def require(self, source: Source) -> None:
         """Refuse a tensor that is freed."""
-        if self.freed:
-            raise SessionError(f"{self.name} was freed", source)
+        if self.root.freed:
+            raise SessionError(f"{self.root.name} was freed", source)

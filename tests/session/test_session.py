@@ -16,7 +16,7 @@ from kohakutpu.host.loader import Loader
 from kohakutpu.host.model_transport import ModelTransport
 from kohakutpu.host.simulate import run_model
 from kohakutpu.host.transports import open_transport
-from kohakutpu.kernels import bmm, conv2d, in_rows, linear_add, linear_bias, linear_transposed, matmul, rmsnorm, softmax
+from kohakutpu.kernels import bmm, conv2d, in_rows, linear_add, linear_bias, linear_transposed, matmul, rmsnorm, row_sum, softmax
 from kohakutpu.kernels.elementwise import add, scale, sub
 from kohakutpu.lang import dims, kernel, loop, units
 from kohakutpu.machine import Dram, load
@@ -297,6 +297,72 @@ def test_a_session_keeps_what_was_used_last(monkeypatch):
     for kept in (0, -1, True, 2.5, None):
         with pytest.raises(SessionError, match=f"kept={kept}: how many compiled kernels are at hand, an integer of at least 1"):
             Session(machine, kept=kept)
+
+
+# ---- other shapes ---------------------------------------------------------------------------------------
+
+
+def test_reshaped_tensors_are_read_as_they_lie():
+    """Results in rows, inputs and pinned tensors; into entries, as elements, out of another call's memory."""
+    session = on_model()
+    w = session.pin("w", numbers(4, 8, 128))
+
+    def model(x):
+        n = call(softmax, x=x.reshape(48, 64)).named("n")
+        wide = call(scale, x=n.reshape(24, 128), s=2.0).named("wide")
+        e = call(matmul, a=n.reshape(96, 32), b=w.reshape(128, 32), **TILE).named("e")
+        deep = call(row_sum, x=wide.reshape(3, 16, 64)).named("deep")  # 16 rows of 64 are a page
+        assert n.reshape(24, 128) is n.reshape(24, 128) and n.reshape(24, 128).reshape(48, 64) is n
+        return e, deep, n
+
+    plan = session.plan(model, x=(24, 128))
+    assert not wrong(plan.verify(x=numbers(24, 128)))
+    copies = [(step.source, step.target) for step in plan.steps if isinstance(step, planning.CopyStep)]
+    assert copies == [("n", "n@entry:2x1")], "n is read where it lies, but by a product"
+    n = plan.outputs["n"]
+    flat = n.reshape(3, 1024)
+    assert (flat.read() == n.read().reshape(3, 1024)).all() and flat.shape == (3, 1024)
+    again = call(scale, x=flat, s=0.5)
+    assert (again.read() == n.read().reshape(3, 1024) * np.float16(0.5)).all()
+
+
+@pytest.mark.parametrize("relayout", ["machine", "host"])
+def test_a_reshaped_result_in_tiles_is_copied_into_rows(relayout):
+    session = on_model()
+    w, v = session.pin("w", numbers(64, 32)), session.pin("v", numbers(8, 128))
+
+    def model(x):
+        t = call(matmul, a=x, b=w, **TILE).named("t")
+        return call(matmul, a=t.reshape(6, 128), b=v, options=Options(relayout=relayout), **TILE)
+
+    plan = session.plan(model, x=(12, 32))
+    assert not wrong(plan.verify(x=numbers(12, 32)))
+    assert [step.source for step in plan.steps if isinstance(step, planning.CopyStep)] == ["t", "t@flat"]
+
+
+def test_shapes_that_are_refused():
+    session = on_model()
+    x = session.pin("x", numbers(2, 12, 32))
+    for shape in ((), (768, 0), (-1, 32), (7, 100), (2.0, 384), ((2, 384),)):
+        with pytest.raises(SessionError, match=r"x\[2, 12, 32\] has 768 elements, which .* is no shape of"):
+            x.reshape(*shape)
+    n = call(softmax, x=x)
+    with pytest.raises(SessionError, match="x=softmax:0.reshape.24, 32.: softmax:0 lies in 2 batch elements of 768 bytes and is read in 1 of 1536, "
+                       "each on pages of 2048: not the same bytes"):  # fmt: skip
+        call(softmax, x=n.reshape(24, 32))
+    assert call(row_sum, x=n.reshape(2, 1, 384)).shape == (2, 1, 1), "each batch element by itself"
+    odd = call(softmax, x=session.pin("odd", numbers(4, 20)))
+    with pytest.raises(SessionError, match="lies as rows: not the same bytes"):
+        call(softmax, x=odd.reshape(5, 16))
+    view = n.reshape(12, 64)
+    with pytest.raises(SessionError, match="is a view: free softmax:0"):
+        view.free()
+    n.free()
+    for use in (view.read, lambda: call(softmax, x=view), lambda: view.reshape(24, 32)):
+        with pytest.raises(SessionError, match="softmax:0 was freed"):
+            use()
+    with pytest.raises(SessionError, match="returns <view .*expected results of kernels that it calls"):
+        session.plan(lambda x: call(softmax, x=x).reshape(768), x=(2, 12, 32))
 
 
 # ---- refusals -------------------------------------------------------------------------------------------
