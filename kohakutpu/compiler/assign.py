@@ -151,6 +151,8 @@ def _collect(
         elif isinstance(stage, ElementwiseStage):
             operands = [leaf.buffer for leaf in stage.expression.leaves if isinstance(leaf, BufferLeaf)]
             needs.together([stage.target, *operands])
+            if stage.layout is not None:
+                needs.need(stage.target, stage.layout, stage.statement.source)
             written[stage.target] = stage.statement.source
         elif isinstance(stage, RowStage):
             for leaf, shape in stage.shapes.items():
@@ -174,7 +176,7 @@ def _by_rows(program: Program, needs: _Needs) -> bool:
     read each operand as it lies. Returns whether there was one."""
     found = False
     for number, stage in enumerate(program.stages):
-        if not isinstance(stage, ElementwiseStage):
+        if not isinstance(stage, ElementwiseStage) or stage.spans:
             continue
         orders = {needs.needed[name][0] for name in needs.group[stage.target] if name in needs.needed}
         leaves = [leaf for leaf in stage.expression.leaves if isinstance(leaf, BufferLeaf)]

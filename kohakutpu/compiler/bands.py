@@ -83,6 +83,8 @@ def joined(
 ) -> Single | None:
     """The band as one stage, or None where its statements cannot share a program. `later` are the stages behind it,
     `placed` buffers that are written in any case."""
+    if any(isinstance(stage, ElementwiseStage) and stage.spans for stage in band):
+        return None
     if any(stage.part != band[0].part for stage in band) or len({images[stage.target].copies for stage in band}) > 1:
         return None
     by_rows = any(isinstance(stage, RowStage) for stage in band)
@@ -183,6 +185,7 @@ def _live(stage: Single, images: Mapping[str, BufferImage], later: Sequence[Stag
     for other in later:
         if name in accessed(other).reads:
             return True
-        if isinstance(other, (ElementwiseStage, RowStage)) and other.written == BufferLeaf(name):
+        some = isinstance(other, ElementwiseStage) and other.spans
+        if isinstance(other, (ElementwiseStage, RowStage)) and other.written == BufferLeaf(name) and not some:
             return False
     return False

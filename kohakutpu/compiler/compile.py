@@ -26,7 +26,7 @@ from .assign import assign
 from .core import CoreState
 from .deal import deal, deal_runs
 from .expressions import memory_constant, register_constant
-from .layouts import KBLOCK, Flat, Layout, Tile
+from .layouts import KBLOCK, Flat, Tile
 from .options import Options
 from .placement import Access, Life, Reach, guard, place
 from .predict import predict
@@ -38,6 +38,7 @@ from .stages import (
 )  # fmt: skip
 from .tiles import AUTO
 from .unrolling import build
+from .writers import writers_of
 
 SPLIT_GAIN = 1.05  # how much faster K in parts must be to be chosen: it changes values, and predictions are that far off
 
@@ -387,7 +388,7 @@ class Compilation:
                 record = Stage("vector", plan.grid, nodes, {}, _statements(stage), plan.drained(self.published))
                 streams = elementwise.lower(plan, nodes, self.images, states, self.extents.dims, self.published, room)
             stages.append(record)
-            writers += self._writers(stage)
+            writers += writers_of(stage, self.images)
             credit, staging = self.machine.credit_limit, self.machine.staging_flits
             if self.published:
                 rounds += schedule_published(number, record.unit, streams, record.nodes, credit, staging)
@@ -464,39 +465,6 @@ class Compilation:
         words = sum(self.images[op.buffer].layout.words for op in drains)
         record = Stage("cluster", stage.grid, nodes, acks, tuple(stage.statements), words, helpers=helpers)
         return record, streams, phases
-
-    # ---- who wrote what ----
-
-    def _writers(self, stage) -> list[Writer]:
-        if isinstance(stage, (ElementwiseStage, RowStage)):
-            stored = [(r.written, r.statement) for r in stage.kept if r.drained] + [(stage.written, stage.statement)]
-            return [
-                writer for written, statement in stored
-                for writer in rows.writers(written, statement.id, self.images[written.buffer])
-            ]  # fmt: skip
-        if isinstance(stage, RelayoutStage):
-            return []
-        if isinstance(stage, EpilogueStage):
-            name = stage.statement.target.buffer
-            return [
-                self._tile_writer(name, stage.statement.id, key, instance.copy, instance.i, instance.j)
-                for key, instance in stage.instances.items()
-            ]
-        return [
-            self._tile_writer(op.buffer, op.statement, key, op.copy, op.i, op.j)
-            for key, ops in stage.programs.items() for op in ops if isinstance(op, Drain)
-        ]  # fmt: skip
-
-    def _tile_writer(self, name: str, statement: int, key, copy: int, i: int, j: int) -> Writer:
-        image = self.images[name]
-        layout: Layout = image.layout
-        assert isinstance(layout, Tile)
-        lead = image.shape[:-2]
-        at = tuple(int(axis) for axis in np.unravel_index(copy, lead)) if lead else ()
-        rows, columns = 4 * layout.gm, 4 * layout.gn
-        low = (*at, i * rows, j * columns)
-        high = (*(axis + 1 for axis in at), min((i + 1) * rows, layout.rows), min((j + 1) * columns, layout.columns))
-        return Writer(name, statement, key, low, high)
 
 
 def machine_digest(machine: Machine) -> str:

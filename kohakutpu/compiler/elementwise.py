@@ -6,12 +6,13 @@ All buffers of a statement have one byte order, so that it may be cut anywhere. 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kohakutpu.isa import vector as isa
 from kohakutpu.isa.vector import Opcode
 from kohakutpu.lang.trace import BufferLeaf, Constant
+from kohakutpu.wording import counted
 
 from .artifact import BufferImage
 from .core import CoreState, CoreWriter
@@ -117,6 +118,10 @@ def plan(
             constants[constant_name(value)] = memory_constant(value, source)
     target = images[stage.target]
     operands = [images.get(name) for name in names]
+    if stage.spans:
+        spans = _of_spans(stage, target, operands, published)
+        grid = ((target.copies,) if target.copies > 1 else ()) + (len(stage.spans),)
+        return Plan(stage, tuple(loaded), tuple(names), constants, spans, grid, max(words for _, words in stage.spans))
     together = not published and all(image is None or image.copies == target.copies for image in operands)
     copies = 1 if together else target.copies
     room = (target.bytes if together else target.layout.bytes) // WORD
@@ -142,6 +147,29 @@ def plan(
             spans[key] = Span(at, tuple(offsets), min(stride, room - first), kept)
     grid = ((copies,) if copies > 1 else ()) + (parts,)
     return Plan(stage, tuple(loaded), tuple(names), constants, spans, grid, stride)
+
+
+def _of_spans(
+    stage: ElementwiseStage, target: BufferImage, operands: Sequence[BufferImage | None], published: bool
+) -> dict[Key, Span]:
+    """An instance for each of the stage's spans in each batch element."""
+    if target.copies * len(stage.spans) > UNROLLED:
+        raise CompileError(
+            f"{target.copies * len(stage.spans)} instances, above {UNROLLED}; use larger tiles or parts", stage.statement.source
+        )
+    found = {}
+    for copy in range(target.copies):
+        for number, (first, words) in enumerate(stage.spans):
+            offsets = [_offset(image, copy) + (first * WORD if image else 0) for image in operands]
+            span = Span(copy * target.stride + first * WORD, tuple(offsets), words)
+            if published and _published_words(span) != words:
+                raise CompileError(
+                    f"lowering='published' writes whole runs, and {words} words of {stage.target}, of which this tiling does not "
+                    "write every part, are none; use lowering='default'",
+                    stage.statement.source,
+                )
+            found[((copy,) if target.copies > 1 else ()) + (number,)] = span
+    return found
 
 
 def _offset(image: BufferImage | None, copy: int) -> int:
@@ -245,14 +273,19 @@ def _published_words(span: Span) -> int:
 
 def _seeded(plan: Plan, known, operands: int) -> Constants:
     """Every constant that is not in memory, in a vector register of its own."""
-    constants = Constants(plan.stage.statement.source, known, {}, {})
-    free = iter(v for v in range(operands, REGISTERS) if v not in (RUNNING, SCRATCH))
-    for node, leaf in enumerate(plan.stage.expression.nodes):
-        if isinstance(leaf, Constant) and node not in plan.loaded:
-            word = constants.word(leaf)
-            if word not in constants.spread:
-                constants.scalar(word)
-                constants.spread[word] = next(free)
+    constants = Constants(plan.stage.statement.source, known, {}, {}, leaves=plan.stage.expression.leaves)
+    free = [v for v in range(operands, REGISTERS) if v not in (RUNNING, SCRATCH)]
+    held = [leaf for node, leaf in enumerate(plan.stage.expression.nodes) if isinstance(leaf, Constant) and node not in plan.loaded]
+    words = list(dict.fromkeys(constants.word(leaf) for leaf in held))
+    if len(words) > len(free):
+        raise CompileError(
+            f"lowering='published' holds {counted(len(words), 'constant')} in vector registers, of which {counted(operands, 'operand')} "
+            f"leave {len(free)}; use lowering='default', or split the statement over a temp",
+            constants.line,
+        )
+    for word, register in zip(words, free, strict=False):
+        constants.scalar(word)
+        constants.spread[word] = register
     return constants
 
 

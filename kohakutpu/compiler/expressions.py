@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
@@ -15,7 +16,8 @@ from kohakutpu.formats.alu import AluOp
 from kohakutpu.isa import vector as isa
 from kohakutpu.isa.vector import OPERANDS, Mask, Opcode, Source
 from kohakutpu.lang.source import Source as Line
-from kohakutpu.lang.trace import Constant, ElementOp, Expression, Op
+from kohakutpu.lang.trace import Constant, ElementOp, Expression, Leaf, Op
+from kohakutpu.wording import counted
 
 from .core import Image
 from .refusals import CompileError
@@ -65,7 +67,8 @@ def memory_constant(value: float, line: Line) -> int:
 class Constants:
     """Scalar registers for the constants of one program, and the vector registers some are spread over.
 
-    With `rounded` they have the values that FP16 arrays in memory would hold.
+    With `rounded` they have the values that FP16 arrays in memory would hold. `leaves` are those of the statement, which a
+    refusal counts.
     """
 
     line: Line
@@ -73,6 +76,7 @@ class Constants:
     scalars: dict[int, int]  # E8M15 word -> S register
     spread: dict[int, int]  # E8M15 word -> V register
     rounded: bool = False
+    leaves: Sequence[Leaf] = ()
 
     def word(self, leaf: Constant) -> int:
         value = leaf.number(self.known)
@@ -84,9 +88,19 @@ class Constants:
         if word not in self.scalars:
             register = FIRST_CONSTANT + len(self.scalars)
             if register >= REGISTERS:
-                raise CompileError(f"more than {REGISTERS - FIRST_CONSTANT} constants in one statement", self.line)
+                self._refuse(REGISTERS - FIRST_CONSTANT)
             self.scalars[word] = register
         return self.scalars[word]
+
+    def _refuse(self, most: int) -> NoReturn:
+        """Say how many constants there are beside those that every core has."""
+        count = len({self.word(leaf) for leaf in self.leaves if isinstance(leaf, Constant)} - K_REGISTERS.keys())
+        own = "" if count > most else ", where the program needs some itself (row lengths, rotations)"
+        raise CompileError(
+            f"{counted(count, 'constant')} other than 0, 1 and -1 in one statement; a core has {most} registers for them{own}: split "
+            "the statement over a temp",
+            self.line,
+        )
 
     def operand(self, leaf: Constant) -> Operand:
         """Where an operation reads the constant from."""
@@ -136,7 +150,7 @@ def collect_constants(
 
     A constant that is the value itself is spread over vector register 0.
     """
-    constants = Constants(line, known, {}, {})
+    constants = Constants(line, known, {}, {}, leaves=expression.leaves)
     for node in expression.nodes:
         for _, _, operand in slots(node) if isinstance(node, Op) else ():
             leaf = expression.nodes[operand]

@@ -136,7 +136,19 @@ def check(stage: EpilogueStage, machine: Machine, known: Mapping[str, int], *, p
     if published:
         broken += undemonstrated(expression, known, source)
     if broken:
-        raise CannotFuse(broken, source, retile=len(broken) == by_tiles, repeats=published and bool(bias))
+        most = _staged_operands(bool(bias), published and not bias)
+        raise CannotFuse(
+            broken, source, retile=len(broken) == by_tiles, repeats=published and bool(bias),
+            most=most if len(stage.tiles) + len(extra) > most else None,
+        )  # fmt: skip
+
+
+def _staged_operands(repeats: bool, published: bool) -> int:
+    """How many operands have descriptors in a stage of their own, beside its windows and its drain: as published, each has
+    two; rows of tiles, with an operand that `repeats`, need two more windows."""
+    if published:
+        return (isa.DESCRIPTORS - 2) // 2
+    return isa.DESCRIPTORS - (4 if repeats else 2)
 
 
 def lower(

@@ -23,16 +23,26 @@ class CannotFuse(CompileError):
     """An epilogue that does not fit the path from a cluster straight into a vector core.
 
     `conditions` holds every one that fails; `retile` says whether other tiles may do, `repeats` whether two stages would
-    repeat an operand, which lowering='published' does not.
+    repeat an operand, which lowering='published' does not; `most` is how many operands a stage of its own takes, where
+    this has more.
     """
 
-    def __init__(self, conditions: list[str], source: Source, *, retile: bool = True, repeats: bool = False):
+    def __init__(
+        self, conditions: list[str], source: Source, *, retile: bool = True, repeats: bool = False, most: int | None = None
+    ):
         self.conditions = conditions
-        listed = "; ".join(conditions)
+        staged = (
+            "write two stages with a temp (t[i, j] <<= acc, then y[i, j] <<= value with t[i, j] for acc; the knob fuse=False "
+            "does the same)"
+        )
+        if most is not None:
+            staged = (
+                "compute it in steps, as fuse=False would not help here: store to temps what some of the accumulators make "
+                f"(t[i, j] <<= value), then compute with the temps, at most {most} operands a statement"
+            )
+        staged += f", with lowering={'default'!r}" * repeats
         super().__init__(
-            f"this epilogue cannot be fused: {listed}. Fix: {'retile (another gm and gn), or ' if retile else ''}write two "
-            "stages with a temp (t[i, j] <<= acc in the tiling, y <<= value after it, which reads every operand whole; the "
-            f"knob fuse=False does the same){', with lowering=' + repr('default') if repeats else ''}",
+            f"this epilogue cannot be fused: {'; '.join(conditions)}. Fix: {'retile (another gm and gn), or ' if retile else ''}{staged}",
             source,
         )
 

@@ -12,11 +12,9 @@ from dataclasses import dataclass, replace
 
 from kohakutpu.isa import vector as isa
 from kohakutpu.isa.vector import Mode, Opcode
-from kohakutpu.lang.trace import BufferLeaf
 
 from . import rowstream
-from .apart import boxes
-from .artifact import BufferImage, Writer
+from .artifact import BufferImage
 from .core import CoreState, Image
 from .elementwise import FILL_CYCLES
 from .expressions import REGISTERS, Constants
@@ -152,7 +150,7 @@ def _program(plan: RowPlan, rows: int, known, arrays: bool, room: int) -> _Progr
     storage, footprint = _storage(plan, rows)
     if footprint > room:
         return f"takes {footprint} words of L1, operands and result, above {room}; split the statement over a temp"
-    constants = Constants(source, known, {}, {}, arrays)
+    constants = Constants(source, known, {}, {}, arrays, stage.expression.leaves)
     code = RowWords(stage.expression, stage.shape[-1], storage.singles, plan.repeated_leaves, constants, source)
     lengths = code.lengths()
     most = min(MOST_IN_STEP, rows if len(code.pieces) == 1 else len(code.pieces))
@@ -234,15 +232,3 @@ def _instance(plan: RowPlan, span: RowSpan, images, state: CoreState, program: _
     for ad in range(plan.first_descriptor, ad_drain):
         core.restore(ad)
     return core.payloads
-
-
-def writers(written: BufferLeaf, statement: int, image: BufferImage) -> Iterator[Writer]:
-    """What a statement over whole buffers writes: all of a buffer, or the rows of a view."""
-    view = written.view
-    if view is None:
-        yield Writer(written.buffer, statement, (), (0,) * len(image.shape), image.shape)
-        return
-    own = image.layout.shape
-    lead = image.shape[: len(image.shape) - len(own)]
-    for low, high in boxes(own, view.first * view.width, (view.first + view.count) * view.width):
-        yield Writer(written.buffer, statement, (), (0,) * len(lead) + low, lead + high)

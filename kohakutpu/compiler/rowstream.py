@@ -355,7 +355,7 @@ def _program(plan: RowPlan, pieces: int, known, arrays: bool, room: int, tails: 
     if longest > isa.WALK_LIMIT:
         return f"is walked in {longest} words at a time, above {isa.WALK_LIMIT}"
     for way in QUAD_WAYS if plan.tiled else WAYS:
-        constants = Constants(source, known, {}, {}, arrays)
+        constants = Constants(source, known, {}, {}, arrays, stage.expression.leaves)
         code = RowWords(stage.expression, stage.shape[-1], plan.single_leaves, plan.repeated_leaves, constants, source)
         storage, footprint = _storage(plan, code, segments, rows)
         if footprint > room:

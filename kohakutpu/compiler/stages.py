@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from kohakutpu.lang.source import Source
 from kohakutpu.lang.trace import Buffer, BufferLeaf, Expression, SliceLeaf, Statement, Store
 
+from .layouts import Layout
 from .placement import Access
 
 Key = tuple[int, ...]
+Spans = tuple[tuple[int, int], ...]  # (first word, words) in each batch element of a buffer
 
 
 # ---- what a cluster does ------------------------------------------------------------------------------
@@ -126,13 +128,15 @@ class Result:
 @dataclass
 class ElementwiseStage:
     """A statement over whole buffers, `part` elements an instance; or a band, of which `kept` has the results before the
-    last one."""
+    last one; or a store that writes only the words `spans` of buffers that lie in the order `layout`, one an instance."""
 
     target: str
     expression: Expression  # leaves are BufferLeaf and Constant
     part: int
     statement: Statement
     kept: tuple[Result, ...] = ()
+    layout: Layout | None = None
+    spans: Spans = ()
 
     @property
     def written(self) -> BufferLeaf:

@@ -23,6 +23,7 @@ from kohakutpu.lang.trace import Contract, Loop, SliceLeaf, Store, TileLeaf, Tra
 from kohakutpu.machine import Machine
 from kohakutpu.wording import counted
 
+from .events import accumulators
 from .fusion import span_words
 from .l1 import BANK
 from .layouts import KBLOCK, LANES
@@ -170,7 +171,7 @@ def products(trace: Trace, extents: Extents, preq: Collection[str] = ()) -> Iter
         if not contracts:
             continue
         stores = [s for s in _statements(node.body) if isinstance(s, Store)]
-        fused = [s for s in stores if trace.fuse and not s.expression.is_copy]
+        fused = [s for s in stores if trace.fuse and not s.expression.is_copy and accumulators(s)]
         tiles = {leaf.accumulator for s in fused for leaf in s.expression.leaves if isinstance(leaf, TileLeaf)}
         channels = any(isinstance(leaf, SliceLeaf) for s in fused for leaf in s.expression.leaves)
         moved = any(part.moved for s in contracts for part in (s.a, s.b))

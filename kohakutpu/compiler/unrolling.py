@@ -8,36 +8,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from kohakutpu.lang.extents import Extents, indices_in, resolve
 from kohakutpu.lang.shapes import settled, shape_of, statement_shape
-from kohakutpu.lang.slices import check_product, check_shift, check_slice
+from kohakutpu.lang.slices import check_slice
 from kohakutpu.lang.source import Source, located
 from kohakutpu.lang.trace import (
-    READ_ONLY, Assign, Buffer, BufferLeaf, Constant, Contract, Expression, Loop, Open, SliceLeaf, Statement, Store, TileLeaf, Trace, Units,
+    READ_ONLY, Assign, Buffer, BufferLeaf, Constant, Expression, Loop, Slice, SliceLeaf, Store, TileLeaf, Trace, Units,
 )  # fmt: skip
 
 from .apart import gap, require_apart
+from .events import Event, Place, events, flatten, writes
+from .instances import Instance, Tiling, claim
+from .layouts import HALVES, WORD, Flat, Layout, Tile
 from .refusals import UNROLLED, CompileError
-from .stages import (
-    ClusterStage, Drain, ElementwiseStage, Epilogue, EpilogueStage, Key, Operand, Program, RowStage, Send, Sweep,
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Event:
-    """A statement of one instance with every index bound; accumulators by the number of their opening."""
-
-    statement: Statement
-    known: dict[str, int]
-    opened: dict[str, int]
-
-    def accumulator(self, name: str) -> tuple[str, int]:
-        return name, self.opened[name]
+from .splitting import VectorStore, depends, split
+from .stages import ClusterStage, ElementwiseStage, Key, Program, RowStage, Spans
 
 
 def build(trace: Trace, extents: Extents) -> Program:
@@ -136,55 +125,143 @@ class _Builder:
 
     def _parts(self, node: Units) -> None:
         """A tiling by parts: each statement covers every part, so it is a statement over whole buffers."""
-        if len(node.indices) != 1:
-            raise CompileError("a tiling by parts has that one axis", node.source)
         for statement in node.body:
-            if not isinstance(statement, Store) or statement.target.kinds != ("parts",):
-                raise CompileError("a tiling by parts holds only stores of parts", statement.source)
-            slices = [leaf.slice for leaf in statement.expression.leaves if isinstance(leaf, SliceLeaf)]
-            for part in (statement.target, *slices):
-                if part.indices != node.indices:
-                    raise CompileError(
-                        f"{part.buffer}: a part is indexed by the tiling's index alone", statement.source
-                    )
             target = BufferLeaf(statement.target.buffer)
             self._assign(target, _whole(statement.expression), node.indices[0].axis.per, statement)
 
     # ---- tilings ----
 
     def _units(self, node: Units, known: dict[str, int]) -> None:
-        if any(index.axis.kind == "parts" for index in node.indices):
+        if _by_parts(node):
             self._parts(node)
             return
-        for statement in _flatten(node.body):
-            if isinstance(statement, Store) and statement.target.kinds == ("parts",):
-                raise CompileError("a part is stored by a tiling of parts alone, outside any other", statement.source)
         with located(node.source):
             grid = tuple(resolve(count, known) for count in node.counts)
-        batch = self.extents.batch
         points = list(itertools.product(*map(range, grid)))
-        self._check_hazards(node)
-        stage = ClusterStage(((batch,) if batch > 1 else ()) + grid, {}, [s.id for s in _flatten(node.body)])
-        epilogues: dict[tuple[int, int], EpilogueStage] = {}  # (store, turn of the loop it stands in)
-        tiles: dict[tuple[str, int, int, int], Key] = {}
         self._land(node)
+        if depends(node.body, self.trace.fuse):
+            self._split(node, grid, {point: self._events(node, known, point) for point in points})
+            return
+        statements = [s.id for s in flatten(node.body)]
+        self._clusters(grid, statements, points, lambda point: self._events(node, known, point))
+        self._staged(node)
+
+    def _events(self, node: Units, known: dict[str, int], point: Key) -> list[Event]:
+        """The events of one instance of one batch element."""
+        bound = known | {index.name: value for index, value in zip(node.indices, point, strict=True)}
+        found = list(itertools.islice(events(node.body, bound), UNROLLED + 1))
+        self._count(len(found), node.source)
+        self.unrolled += len(found)
+        return found
+
+    def _clusters(self, grid: Key, statements: list[int], points: Sequence[Key], made: Callable[[Key], list[Event]]) -> None:
+        """The clusters' work of a tiling, whose instances' events are `made`, and the fused stores that it feeds."""
+        batch = self.extents.batch
+        stage = ClusterStage(((batch,) if batch > 1 else ()) + grid, {}, statements)
+        tiling = Tiling(self.buffers, self.extents, self.trace.fuse, self.landing, self.tiling, stage)
         for copy in range(batch):
             for point in points:
                 key = ((copy,) if batch > 1 else ()) + point
-                bound = known | {index.name: value for index, value in zip(node.indices, point, strict=True)}
-                instance = _Instance(self, copy, key, stage, epilogues, tiles)
-                events = list(itertools.islice(_events(node.body, bound, {}), UNROLLED + 1))
-                self._count(len(events), node.source)
-                self.unrolled += len(events)
-                stage.programs[key] = instance.run(events)
-        for buffer, copy, i, j in tiles:
+                stage.programs[key] = Instance(tiling, copy, key).run(made(point))
+        for buffer, copy, i, j in tiling.tiles:
             if self.written.setdefault(buffer, set()) is not None:
                 self.written[buffer].add((copy, i, j))
         self.out.stages.append(stage)
-        for epilogue in epilogues.values():
-            epilogue.slots = 1 + max(slot for e in epilogues.values() for i in e.instances.values() for slot in i.slots)
+        epilogues = tiling.epilogues.values()
+        for epilogue in epilogues:
+            epilogue.slots = 1 + max(slot for e in epilogues for i in e.instances.values() for slot in i.slots)
             self.out.stages.append(epilogue)
-        self._staged(node)
+
+    def _split(self, node: Units, grid: Key, instances: dict[Key, list[Event]]) -> None:
+        """A tiling in which clusters and vector cores take turns, or with stores that read no accumulator."""
+        more = (self.extents.batch - 1) * sum(map(len, instances.values()))
+        self._count(more, node.source)
+        self.unrolled += more
+        for event in itertools.chain.from_iterable(instances.values()):
+            self._check_places(event)
+        for segment in split(instances, self.trace.fuse, node.source):
+            if segment.events:
+                statements = sorted({event.statement.id for found in segment.events.values() for event in found})
+                self._clusters(grid, statements, list(segment.events), segment.events.__getitem__)
+            for store in segment.stores:
+                self._store(store)
+
+    def _check_places(self, event: Event) -> None:
+        """Refuse what a store reads and writes past the end of a buffer, and parts that do not meet."""
+        statement = event.statement
+        if not isinstance(statement, Store):
+            return
+        slices = _slices(statement)
+        target, *others = (
+            check_slice(part, self.buffers[part.buffer], self.extents, event.known, statement.source) for part in slices
+        )
+        for part, place in zip(slices[1:], others, strict=True):
+            if part.kinds == ("parts",) and place != target:
+                raise CompileError(
+                    f"part {place[0]} of {part.buffer} does not meet part {target[0]} of {statement.target.buffer}, which is "
+                    "written: index both alike",
+                    statement.source,
+                )
+
+    def _store(self, store: VectorStore) -> None:
+        """A store of vector cores: over whole buffers where it writes all of one, else over the places that it writes."""
+        statement, target = store.statement, store.statement.target
+        shape = self.buffers[target.buffer].element_shape(self.extents)
+        steps = [axis.step for axis in target.axes]
+        lengths = (math.prod(shape),) if target.kinds == ("parts",) else shape
+        expression = Expression(tuple(self._landed_leaf(node, statement.id) for node in statement.expression.nodes))
+        if len(store.places) == math.prod(-(-length // step) for length, step in zip(lengths, steps, strict=True)):
+            landed = statement.id in {number for number, _ in self.landing}
+            self._assign(BufferLeaf(target.buffer), expression, self.trace.part if landed else math.prod(steps), statement)
+            return
+        channels = [leaf.slice.buffer for leaf in statement.expression.leaves
+                    if isinstance(leaf, SliceLeaf) and len(leaf.slice.indices) < len(target.indices)]  # fmt: skip
+        if channels:
+            raise CompileError(
+                f"{channels[0]} is read along the columns of {target.buffer}, of which this tiling does not write every tile; "
+                "write all of it, or add the vector in a tiling that does",
+                statement.source,
+            )
+        names = [leaf.buffer for leaf in expression.leaves if isinstance(leaf, BufferLeaf)]
+        if target.kinds == ("parts",):
+            layout, spans = self._part_spans(store, names, shape)
+        else:
+            layout, spans = self._tile_spans(store, names, shape)
+        self.out.stages.append(ElementwiseStage(target.buffer, expression, math.prod(steps), statement, (), layout, spans))
+
+    def _part_spans(self, store: VectorStore, names: list[str], shape: tuple[int, ...]) -> tuple[Layout, Spans]:
+        """The words of some parts of row-major buffers."""
+        (axis,), elements, name = store.statement.target.axes, math.prod(shape), store.statement.target.buffer
+        if axis.step % HALVES:
+            raise CompileError(
+                f"parts of {axis.step} elements of {name}, of which this tiling does not write every one, begin inside words of "
+                f"memory ({HALVES} elements); use a multiple",
+                store.statement.source,
+            )
+        spans = []
+        for (part,) in store.places:
+            span = axis.span(part, elements)
+            for read in names:
+                self._require_complete(read, "an operand", store.statement.source, span)
+            self.spans.setdefault(name, []).append(span)
+            spans.append((span[0] // HALVES, -(-(span[1] - span[0]) // HALVES)))
+        if gap(self.spans[name], 0, elements) is None:
+            self.written[name] = None
+        return Flat(shape), tuple(spans)
+
+    def _tile_spans(self, store: VectorStore, names: list[str], shape: tuple[int, ...]) -> tuple[Layout, Spans]:
+        """The words of some tiles of buffers that lie in tiles."""
+        statement, name = store.statement, store.statement.target.buffer
+        gm, gn = (axis.per for axis in statement.target.axes)
+        layout = Tile(*shape, gm, gn)
+        claim(self.tiling, name, statement)
+        copies = range(self.buffers[name].copies(self.extents))
+        for read in names:
+            for place in store.places:
+                self._require_tile(read, place, statement)
+        if self.written.setdefault(name, set()) is not None:
+            self.written[name].update((copy, *place) for copy in copies for place in store.places)
+        return layout, tuple((layout.offset(*place) // WORD, layout.words) for place in store.places)
 
     def _count(self, more: int, source: Source) -> None:
         """Refuse what has too many statements to unroll, with those of before."""
@@ -195,29 +272,14 @@ class _Builder:
                 source,
             )
 
-    def _check_hazards(self, node: Units) -> None:
-        """No statement of a tiling may read what another writes: instances run in any order."""
-        writes = {s.target.buffer: s for s in _flatten(node.body) if isinstance(s, Store)}
-        for statement in _flatten(node.body):
-            for name in _reads(statement):
-                if name in writes:
-                    raise CompileError(
-                        f"{name} is read here and written in the same tiling ({writes[name].source}), whose instances "
-                        "do not wait for each other; use a second tiling",
-                        statement.source,
-                    )
-
     # ---- a fused store that is to be staged ----
-
-    def _fused(self, statement: Store) -> bool:
-        return self.trace.fuse and not statement.expression.is_copy
 
     def _land(self, node: Units) -> None:
         """The temps that hold accumulators of fused stores under fuse=False."""
         self.landing.clear()
         if self.trace.fuse:
             return
-        for statement in _flatten(node.body):
+        for statement in flatten(node.body):
             if not isinstance(statement, Store) or statement.expression.is_copy:
                 continue
             target = self.buffers[statement.target.buffer]
@@ -228,7 +290,7 @@ class _Builder:
                     self.landing[statement.id, leaf.accumulator] = name
 
     def _staged(self, node: Units) -> None:
-        for statement in _flatten(node.body):
+        for statement in flatten(node.body):
             if not isinstance(statement, Store) or (statement.id not in {number for number, _ in self.landing}):
                 continue
             for (number, _), name in self.landing.items():
@@ -247,7 +309,7 @@ class _Builder:
     # ---- completeness ----
 
     def _last_writer(self, name: str) -> Source:
-        return [s.source for s in self.trace.statements if _writes(s) == name][-1]
+        return [s.source for s in self.trace.statements if writes(s) == name][-1]
 
     def _require_complete(self, name: str, role: str, source: Source, span: tuple[int, int] | None = None) -> None:
         """All of a buffer, or the elements of `span`, has been written."""
@@ -275,164 +337,15 @@ class _Builder:
             return
         raise CompileError(f"{role} {name} is incomplete: nothing has written to it", source)
 
-
-class _Instance:
-    """Orders the sweeps and drains of one instance: one accumulator, so a tile leaves before the next one opens."""
-
-    def __init__(self, builder: _Builder, copy: int, key: Key, stage: ClusterStage, epilogues, tiles):
-        self.builder = builder
-        self.copy = copy
-        self.key = key
-        self.stage = stage
-        self.epilogues = epilogues
-        self.tiles = tiles
-        self.program: list[Sweep | Drain | Send] = []
-        self.sweeps: dict[tuple[str, int], int] = {}
-        self.sent: dict[tuple[str, int, int], int] = {}  # (accumulator, opening, sweeps) -> slot
-        self.drained: set[tuple[int, str]] = set()  # (event, accumulator) that has left
-        self.left: set[tuple[str, int]] = set()
-
-    def run(self, events: list[_Event]) -> list[Sweep | Drain | Send]:
-        current: tuple[str, int] | None = None
-        opened: dict[tuple[str, int], Open] = {}
-        for position, event in enumerate(events):
-            statement = event.statement
-            if isinstance(statement, Open):
-                opened[event.accumulator(statement.accumulator)] = statement
-            elif isinstance(statement, Contract):
-                accumulator = event.accumulator(statement.accumulator)
-                if current is not None and accumulator != current:
-                    for later in range(position + 1, len(events)):
-                        self._drain_if(events, later, current)
-                    self.left.add(current)
-                if accumulator in self.left:
-                    raise CompileError(
-                        f"{accumulator[0]} is accumulated again after another accumulator was begun; a cluster holds "
-                        "one, so finish each in a loop of its own",
-                        statement.source,
-                    )
-                current = accumulator
-                self._sweep(event, opened[accumulator])
-            elif isinstance(statement, Store):
-                for leaf in statement.expression.leaves:
-                    if isinstance(leaf, TileLeaf):
-                        accumulator = event.accumulator(leaf.accumulator)
-                        if accumulator not in self.sweeps:
-                            raise CompileError(
-                                f"{accumulator[0]} is stored before anything was accumulated in it", statement.source
-                            )
-                        self._drain_if(events, position, accumulator)
-                self._store(event)
-        stored = {e.accumulator(leaf.accumulator) for e in events if isinstance(e.statement, Store)
-                  for leaf in e.statement.expression.leaves if isinstance(leaf, TileLeaf)}  # fmt: skip
-        for accumulator in self.sweeps:
-            if accumulator not in stored:
-                raise CompileError(f"{accumulator[0]} is accumulated and never stored", opened[accumulator].source)
-        return self.program
-
-    def _sweep(self, event: _Event, opened: Open) -> None:
-        statement = event.statement
-        builder = self.builder
-        operands = []
-        check_product(statement.a, statement.b, event.known, statement.source)
-        for part in (statement.a, statement.b):
-            buffer = builder.buffers[part.buffer]
-            tile, chunk = check_slice(part, buffer, builder.extents, event.known, statement.source)
-            shift = check_shift(part, event.known, statement.source)
-            operands.append(Operand(part.buffer, self.copy if buffer.batched else 0, tile, chunk, shift))
-        accumulator = event.accumulator(statement.accumulator)
-        step = self.sweeps.get(accumulator, 0)
-        self.sweeps[accumulator] = step + 1
-        self.program.append(Sweep(*operands, step, opened.gm, opened.gn, opened.nk, statement.id))
-
-    def _drain_if(self, events: list[_Event], position: int, accumulator: tuple[str, int]) -> None:
-        """Emit what the store at `position` needs of an accumulator, unless it has left already."""
-        event = events[position]
-        statement = event.statement
-        if not isinstance(statement, Store):
+    def _require_tile(self, name: str, place: Place, statement: Store) -> None:
+        """One tile of a buffer, divided as the target of the store is, has been written."""
+        written = self.written.get(name, set())
+        if self.buffers[name].role in READ_ONLY or written is None:
             return
-        for leaf in statement.expression.leaves:
-            if not isinstance(leaf, TileLeaf) or event.opened.get(leaf.accumulator) != accumulator[1]:
-                continue
-            if leaf.accumulator != accumulator[0] or (position, leaf.accumulator) in self.drained:
-                continue
-            self.drained.add((position, leaf.accumulator))
-            self._leave(event, accumulator)
-
-    def _leave(self, event: _Event, accumulator: tuple[str, int]) -> None:
-        statement = event.statement
-        builder = self.builder
-        if builder._fused(statement):
-            version = (*accumulator, self.sweeps[accumulator])
-            if version not in self.sent:
-                self.sent[version] = len(self.sent)
-                gm, gn = (axis.per for axis in statement.target.axes)
-                self.program.append(Send(self.sent[version], gm, gn, statement.id))
-                self.stage.sends = True
-            return
-        i, j = self._place(event)
-        name = builder.landing.get((statement.id, accumulator[0]), statement.target.buffer)
-        self._claim(name, statement, i, j)
-        self.program.append(Drain(name, self._copy_of(name), i, j, statement.id))
-
-    def _store(self, event: _Event) -> None:
-        """The vector side of a fused store."""
-        statement = event.statement
-        builder = self.builder
-        if not builder._fused(statement):
-            return
-        i, j = self._place(event)
-        self._claim(statement.target.buffer, statement, i, j)
-        leaves = [leaf for leaf in statement.expression.leaves if isinstance(leaf, TileLeaf)]
-        versions = [event.accumulator(leaf.accumulator) for leaf in leaves]
-        slots = tuple(self.sent[(*version, self.sweeps[version])] for version in versions)
-        gm, gn = (axis.per for axis in statement.target.axes)
-        # A store inside a loop is one stage for each time round.
-        turn = sum(1 for (number, _), e in self.epilogues.items() if number == statement.id and self.key in e.instances)
-        stage = self.epilogues.get((statement.id, turn))
-        if stage is None:
-            stage = EpilogueStage(self.stage.grid, statement, gm, gn, [leaf.accumulator for leaf in leaves], {}, 0)
-            self.epilogues[statement.id, turn] = stage
-        stage.instances[self.key] = Epilogue(self._copy_of(statement.target.buffer), i, j, slots)
-
-    def _place(self, event: _Event) -> tuple[int, int]:
-        target = event.statement.target
-        buffer = self.builder.buffers[target.buffer]
-        return check_slice(target, buffer, self.builder.extents, event.known, event.statement.source)
-
-    def _copy_of(self, name: str) -> int:
-        return self.copy if self.builder.buffers[name].batched else 0
-
-    def _claim(self, name: str, statement: Store, i: int, j: int) -> None:
-        """Each tile of a buffer is written once in a tiling, and always by tiles of one size."""
-        builder = self.builder
-        per = tuple(axis.per for axis in statement.target.axes)
-        if builder.tiling.setdefault(name, per) != per:
-            raise CompileError(
-                f"{name} is written in tiles of {per[0]}x{per[1]} here and of "
-                f"{builder.tiling[name][0]}x{builder.tiling[name][1]} elsewhere",
-                statement.source,
-            )
-        place = (name, self._copy_of(name), i, j)
-        if place in self.tiles:
-            raise CompileError(
-                f"the tile ({i}, {j}) of {name} is written twice in one tiling, by instances {self.tiles[place]} and "
-                f"{self.key}",
-                statement.source,
-            )
-        self.tiles[place] = self.key
-
-
-def _events(body, known: dict[str, int], opened: dict[str, int]) -> Iterator[_Event]:
-    """The statements of one instance in order, loops unrolled. `opened` counts the openings of each accumulator."""
-    for node in body:
-        if isinstance(node, Loop):
-            for value in range(resolve(node.count, known)):
-                yield from _events(node.body, known | {node.index.name: value}, opened)
-        else:
-            if isinstance(node, Open):
-                opened[node.accumulator] = opened.get(node.accumulator, 0) + 1
-            yield _Event(node, known, dict(opened))
+        if name in self.spans or self.tiling.get(name) != tuple(axis.per for axis in statement.target.axes):
+            self._require_complete(name, "an operand", statement.source)
+        elif (0, *place) not in written:
+            raise CompileError(f"{name} is read in its tile {place}, which nothing has written", statement.source)
 
 
 def _unrolled(body, known: dict[str, int], batch: int) -> int:
@@ -444,33 +357,24 @@ def _unrolled(body, known: dict[str, int], batch: int) -> int:
             total += turns * _unrolled(node.body, known | {node.index.name: 0}, batch)
         elif isinstance(node, Units):
             points = math.prod(resolve(count, known) for count in node.counts)
-            parts = any(index.axis.kind == "parts" for index in node.indices)
-            total += 1 if parts else batch * points * _unrolled(node.body, known | {i.name: 0 for i in node.indices}, batch)
+            total += 1 if _by_parts(node) else batch * points * _unrolled(node.body, known | {i.name: 0 for i in node.indices}, batch)
         else:
             total += 1
     return max(total, 1)
 
 
-def _flatten(body) -> Iterator[Statement]:
-    for node in body:
-        if isinstance(node, Loop):
-            yield from _flatten(node.body)
-        else:
-            yield node
+def _by_parts(node: Units) -> bool:
+    """A tiling by parts whose statements each store the part that is its index."""
+    return len(node.indices) == 1 and all(
+        isinstance(statement, Store)
+        and all(part.kinds == ("parts",) and part.indices == node.indices for part in _slices(statement))
+        for statement in node.body
+    )
 
 
-def _writes(statement: Statement) -> str | None:
-    if isinstance(statement, Store):
-        return statement.target.buffer
-    return statement.target if isinstance(statement, Assign) else None
-
-
-def _reads(statement: Statement) -> list[str]:
-    if isinstance(statement, Contract):
-        return [statement.a.buffer, statement.b.buffer]
-    if isinstance(statement, Store):
-        return [leaf.slice.buffer for leaf in statement.expression.leaves if isinstance(leaf, SliceLeaf)]
-    return []
+def _slices(statement: Store) -> list[Slice]:
+    """What a store writes and reads."""
+    return [statement.target, *(leaf.slice for leaf in statement.expression.leaves if isinstance(leaf, SliceLeaf))]
 
 
 def _whole(expression: Expression) -> Expression:

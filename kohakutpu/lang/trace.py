@@ -322,6 +322,15 @@ Statement = Open | Contract | Store | Assign
 Node = Statement | Loop | Units
 
 
+def unit_of(statement: Statement) -> str | None:
+    """Whose work a statement of a tiling is: the 'cluster's, which multiply and store accumulators as they are, or the
+    'vector' cores', which compute everything else that is stored. None for an `Open`, which is no work."""
+    if isinstance(statement, Open):
+        return None
+    stored = isinstance(statement, Store) and statement.expression.is_copy and isinstance(statement.expression.nodes[0], TileLeaf)
+    return "cluster" if stored or isinstance(statement, Contract) else "vector"
+
+
 @dataclass(frozen=True)
 class Trace:
     """One kernel at one setting of its knobs. `fuse`, `part` and `ksplit` are the reserved knobs; only `ksplit`, the parts

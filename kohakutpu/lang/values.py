@@ -348,20 +348,16 @@ class Part(Elementwise):
     def _check_tile(self, expression: Expression, source) -> None:
         per = tuple(axis.per for axis in self.slice.axes)
         tiles = [leaf for leaf in expression.leaves if isinstance(leaf, TileLeaf)]
-        if not tiles:
-            raise KernelError(
-                f"{self.slice.buffer}: a tile is stored from an accumulator, and this value reads none", source
-            )
         shapes = {leaf.accumulator: active().tile_shape(leaf.accumulator, source) for leaf in tiles}
         if len(set(shapes.values())) > 1:
             listed = ", ".join(f"{name} {gm}x{gn}" for name, (gm, gn) in shapes.items())
             raise KernelError(f"the accumulators of one expression must have one shape: {listed}", source)
-        gm, gn = shapes[tiles[0].accumulator]
-        if per != (gm, gn):
-            raise KernelError(
-                f"{self.slice.buffer} is tiled {per[0]}x{per[1]} and the accumulator is {gm}x{gn}",
-                source,
-            )
+        for gm, gn in shapes.values():
+            if per != (gm, gn):
+                raise KernelError(
+                    f"{self.slice.buffer} is tiled {per[0]}x{per[1]} and the accumulator is {gm}x{gn}",
+                    source,
+                )
         for leaf in tiles:
             active().require_accumulated(leaf.accumulator, source)
         for leaf in expression.leaves:
@@ -373,7 +369,8 @@ class Part(Elementwise):
                 )
             if isinstance(leaf, SliceLeaf):
                 wanted = {2: self.slice.indices, 1: self.slice.indices[1:]}[len(leaf.slice.indices)]
-                if leaf.slice.axes[0].kind != "tiles" or leaf.slice.indices != wanted:
+                axes = self.slice.axes[-len(wanted) :]
+                if leaf.slice.indices != wanted or not all(map(same_axis, leaf.slice.axes, axes)):
                     raise KernelError(
                         f"{Expression((leaf,)).text()} does not meet the tile that is written: it must be indexed "
                         f"like {self.slice.buffer}, or by its column index alone",

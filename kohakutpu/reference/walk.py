@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from kohakutpu.lang.slices import check_product, check_shift, check_slice
 from kohakutpu.lang.source import KernelError, Source, located
 from kohakutpu.lang.trace import (
     READ_ONLY, Assign, Buffer, BufferLeaf, Contract, Expression, Loop, Open, Slice, Statement, Store, TileLeaf, Trace,
-    Units, View,
+    Units, View, unit_of,
 )  # fmt: skip
 
 MOST = 1 << 28  # elements of a tile or an operand over its blocks; no machine's accumulator comes near
@@ -33,7 +33,7 @@ class Walk:
         self.extents = extents
         self.values: dict[str, np.ndarray] = {}
         self.writers: dict[str, np.ndarray] = {}
-        self.tiles: dict[str, object] = {}  # by accumulator, what `zeros` made of it
+        self.tiles: dict[str, object] = {}  # by accumulator, what `zeros` made of it: those of one point of a tiling
         self.element = 0  # of the batch
 
     # ---- what a subclass computes ----
@@ -63,10 +63,7 @@ class Walk:
     def body(self, nodes, known: dict[str, int]) -> None:
         for node in nodes:
             if isinstance(node, Units):
-                with located(node.source):
-                    counts = [range(resolve(count, known)) for count in node.counts]
-                for point in itertools.product(*counts):
-                    self.body(node.body, known | {i.name: v for i, v in zip(node.indices, point, strict=True)})
+                self.units(node, known)
             elif isinstance(node, Loop):
                 with located(node.source):
                     count = resolve(node.count, known)
@@ -75,6 +72,38 @@ class Walk:
             else:
                 with located(node.source):
                     self.statement(node, known)
+
+    def units(self, node: Units, known: dict[str, int]) -> None:
+        """Run by run: every point finishes one before any point begins its next."""
+        with located(node.source):
+            counts = [range(resolve(count, known)) for count in node.counts]
+        indices = [index.name for index in node.indices]
+        points = [self.runs(node.body, known | dict(zip(indices, point, strict=True))) for point in itertools.product(*counts)]
+        while points:
+            points = [point for point in points if next(point, None)]
+
+    def runs(self, body, known: dict[str, int]) -> Iterator[str]:
+        """Executes one point of a tiling; stops, with the unit that has done its run, wherever another unit's begins."""
+        tiles: dict[str, object] = {}
+        unit = None
+        for statement, bound in self.unrolled(body, known):
+            own = unit_of(statement) or unit
+            if unit not in (None, own):
+                yield unit
+            unit = own
+            self.tiles = tiles
+            with located(statement.source):
+                self.statement(statement, bound)
+
+    def unrolled(self, body, known: dict[str, int]) -> Iterator[tuple[Statement, dict[str, int]]]:
+        for node in body:
+            if isinstance(node, Loop):
+                with located(node.source):
+                    count = resolve(node.count, known)
+                for value in range(count):
+                    yield from self.unrolled(node.body, known | {node.index.name: value})
+            else:
+                yield node, known
 
     def statement(self, statement: Statement, known: dict[str, int]) -> None:
         if isinstance(statement, Open):

@@ -19,7 +19,7 @@ from kohakutpu.wording import counted
 from .conftest import build_machine
 from .kernels import bias_only, bias_twice, fused, residual, several_gates, silu_only, two_results
 
-RETILE, STAGE, LOWERING = "retile", "write two stages with a temp", "with lowering='default'"
+RETILE, STAGE, STEPS, LOWERING = "retile", "write two stages with a temp", "compute it in steps", "with lowering='default'"
 
 M, K, N = L.dims("M, K, N")
 
@@ -36,7 +36,7 @@ def refusal(kernel, machine, fixes=(RETILE, STAGE), **settings) -> CannotFuse:
     with pytest.raises(CannotFuse) as caught:
         compiled(kernel, machine, **settings)
     error = caught.value
-    assert [fix for fix in (RETILE, STAGE, LOWERING) if fix in str(error).split("Fix: ")[1]] == list(fixes)
+    assert [fix for fix in (RETILE, STAGE, STEPS, LOWERING) if fix in str(error).split("Fix: ")[1]] == list(fixes)
     assert error.source is not None and "<<=" in error.source.text and str(error.source.line) in str(error)
     return error
 
@@ -232,8 +232,39 @@ def test_published_descriptors_and_image(bench):
 
 
 def test_eight_accumulators_are_refused(bench):
-    error = refusal(several_gates, bench, [STAGE], rows=4, columns=4, count=8)
-    assert "8 accumulators; 7 fit" in error.conditions[0]
+    """fuse=False would need ten descriptors, which is not advised; the steps that are do compile."""
+    error = refusal(several_gates, bench, [STEPS], rows=4, columns=4, count=8)
+    assert "8 accumulators; 7 fit" in error.conditions[0] and "at most 6 operands a statement" in str(error)
+    with pytest.raises(CompileError, match="8 operands, .*, need 10 descriptors of 8"):
+        compiled(several_gates, bench, rows=4, columns=4, count=8, fuse=False)
+
+    def steps(x=L.In(M, K), w=L.In(N, K), y=L.Out(M, N), *, gm=1, gn=1, nk=1):
+        t, u = L.temp(M, N), L.temp(M, N)
+        with L.units(x.tiles(gm), w.tiles(gn)) as (i, j):
+            for temp in (t, u):
+                first, second, third, fourth = (product(x, w, i, j, gm, gn, nk) for _ in range(4))
+                temp[i, j] <<= first + second + third + fourth
+            y[i, j] <<= t[i, j] + u[i, j]
+
+    compiled(L.kernel(steps), bench, rows=4, columns=4)
+
+
+def test_a_per_channel_operand_of_five_is_not_advised_to_be_staged(bench):
+    """Rows of tiles with an operand that repeats take four operands."""
+
+    def made(x=L.In(M, K), w=L.In(N, K), b=L.In(N), y=L.Out(M, N), *, count=4, gm=1, gn=1, nk=1):
+        with L.units(x.tiles(gm), w.tiles(gn)) as (i, j):
+            value = b[j] * 2
+            for _ in range(count):
+                value = value + product(x, w, i, j, gm, gn, nk)
+            y[i, j] <<= value
+
+    few = build_machine(vectors=1)
+    for count, fixes in ((3, [RETILE, STAGE]), (4, [RETILE, STEPS])):
+        refusal(L.kernel(made), few, fixes, rows=8, columns=4, count=count)
+    compiled(L.kernel(made), few, rows=8, columns=4, count=3, fuse=False)
+    with pytest.raises(CompileError, match="need 9 descriptors of 8"):
+        compiled(L.kernel(made), few, rows=8, columns=4, count=4, fuse=False)
 
 
 def test_several_tiles_share_the_safe_span(bench):

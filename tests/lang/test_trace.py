@@ -192,7 +192,7 @@ def leave_early(x, w, r, b, y, z):
 
 
 REFUSED = [
-    (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y[i, j], r[i, j] * 2)), "this value reads none"),
+    (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y[i, j], r[r.tiles(1).at(i), j] * 2)), "does not meet the tile"),
     (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y[i, j], acc + r)), "r stands for the whole buffer"),
     (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y[i, j], acc + b[i])), "the index i divides an axis of M"),
     (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y[i, j], acc + r[i, j + 1])), "does not meet the tile"),
