@@ -138,6 +138,17 @@ def gated(x=L.In(..., M, K), gate=L.In(N, K), up=L.In(N, K), y=L.Out(..., M, N),
         y[i, j] <<= L.where(L.greater(opened, 0.25), L.fma(passed, opened, scale[j]), -passed)
 
 
+@kernel
+def computed(x=L.In(..., M, K), w=L.In(N, K), r=L.In(..., M, N), b=L.In(N), y=L.Out(..., M, N), *, gm=2, gn=3):
+    """
+    `y[i, j] <<= value` without an accumulator
+    """
+    t = L.temp(M, N)
+    with units(x.tiles(gm), w.tiles(gn)) as (i, j):
+        t[i, j] <<= product(x, w, i, j, gm, gn)
+        y[i, j] <<= L.silu(t[i, j]) * r[i, j] + b[j]
+
+
 # ---- whole buffers and their parts -----------------------------------------------------------------------
 
 
@@ -148,10 +159,11 @@ def any_shape(a=L.In(...), b=L.In(...), y=L.Out(...), *, part=64):
     `part=8192`
     `a + b`, `a - b`, `a * b`
     `a / b`
+    `a ** n`
     `-a`, `abs(a)`
     `maximum(a, b)`, `minimum(a, b)`
     """
-    y <<= L.maximum(-a + 1.5, L.minimum(a * b, 0.5)) - abs(b) / 3
+    y <<= L.maximum(-a + 1.5, L.minimum(a * b, 0.5)) - abs(b) / 3 + b**2
 
 
 @kernel

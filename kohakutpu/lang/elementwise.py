@@ -9,17 +9,17 @@ import struct
 import numpy as np
 
 from .extents import Expr, indices_in
+from .misuse import NoNumber, NoOperand, refuse
 from .recorder import active
 from .source import KernelError, here
 from .trace import Constant, ElementOp, Expression, Leaf, Op, Reduce, RowOp, Slice
 
 LOG2E = math.log2(math.e)
+MOST_FACTORS = 4  # of a power that is multiplied out
 
 
-class Elementwise:
+class Elementwise(NoNumber):
     """Anything that stands in an elementwise expression."""
-
-    __array_ufunc__ = None  # numpy scalars leave the operator to us
 
     def _value(self) -> Value:
         raise NotImplementedError
@@ -63,18 +63,24 @@ class Elementwise:
 
     __rmatmul__ = __matmul__
 
-    def __bool__(self):
-        raise KernelError("a value is not known while the kernel is traced, so the body cannot branch on it", here())
+    def __pow__(self, power, modulo=None):
+        """A product of up to 4 factors, multiplied from the left."""
+        if modulo is not None or isinstance(power, bool) or not isinstance(power, int) or not 1 <= power <= MOST_FACTORS:
+            refuse(
+                f"v ** {power!r}: a power is a number from 1 to {MOST_FACTORS}, multiplied out; of others recip(v) is v ** -1, "
+                "rsqrt(v) is v ** -0.5, and exp2(log2(v) * p) is any power of what is above zero"
+            )
+        value = self._value()
+        product = value
+        for _ in range(power - 1):
+            product = product * value
+        return product
 
-    def _compared(self, other):
-        raise KernelError(
-            "a value is not known while the kernel is traced, so it cannot be compared there; to choose element by "
-            "element write where(less(a, b), t, f), or greater or equal",
-            here(),
-        )
+    def __rpow__(self, base):
+        refuse(f"{base!r} ** v: the machine has powers of 2, exp2(v); of another base b, exp2(v * log2(b))")
 
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _compared
-    __hash__ = object.__hash__
+    def __pos__(self):
+        return self._value()
 
 
 class Value(Elementwise):
@@ -103,7 +109,7 @@ def as_value(thing) -> Value:
     if isinstance(thing, Elementwise):
         return thing._value()
     if isinstance(thing, Condition):
-        raise KernelError("a comparison has no value of its own; it stands first in where(condition, a, b)", here())
+        raise KernelError(Condition.ALONE, here())
     if isinstance(thing, Expr):
         if indices_in(thing) and active().in_units:
             raise KernelError(
@@ -131,7 +137,7 @@ def as_value(thing) -> Value:
 def apply(op: ElementOp | RowOp, *operands) -> Value:
     """The value of one operation."""
     if any(isinstance(operand, Product) for operand in operands):
-        raise KernelError("a product can only be added to an accumulator: acc += a[i, k] @ b[j, k]", here())
+        raise KernelError(Product.ALONE, here())
     return Value(op, tuple(as_value(operand) for operand in operands))
 
 
@@ -171,24 +177,21 @@ def expression_of(value: Value) -> Expression:
     return Expression(tuple(nodes))
 
 
-class Condition:
+class Condition(NoOperand):
     """`less(a, b)`, `greater(a, b)`, `equal(a, b)`: what `where` chooses by."""
 
-    __array_ufunc__ = None
+    SORT, ALONE = "a comparison", "a comparison has no value of its own; it stands first in where(condition, a, b)"
 
     def __init__(self, op: ElementOp, a: Value, b: Value):
         self.op = op
         self.a = a
         self.b = b
 
-    def __bool__(self):
-        raise KernelError(
-            "a comparison is not known while the kernel is traced, so the body cannot branch on it; use where", here()
-        )
 
-
-class Product:
+class Product(NoOperand):
     """`a[i, k] @ b[j, k]`, until it is added to an accumulator."""
+
+    SORT, ALONE = "a product", "a product can only be added to an accumulator: acc += a[i, k] @ b[j, k]"
 
     def __init__(self, a: Slice, b: Slice):
         self.a = a

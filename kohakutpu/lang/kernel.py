@@ -17,6 +17,7 @@ import numpy as np
 
 from .extents import Expr, Extents, Name, names_in, resolve
 from .files import module_of_file
+from .misuse import SPELLINGS, NoNumber
 from .recorder import Recorder, active
 from .source import KernelError, Source, at, definition, here, located
 from .trace import ELEMENTS, Buffer, Trace
@@ -227,7 +228,7 @@ class Kernel:
                     raise
                 raise KernelError(error.message, _line_of(error, self.source, self.function.__code__)) from error
             except Exception as error:
-                raise KernelError(f"{type(error).__name__}: {error}{_hint(error)}", _line_of(error, self.source)) from error
+                raise KernelError(_said(error), _line_of(error, self.source)) from error
         if recorder.broken is not None:
             raise recorder.broken
         recorder.require_used()
@@ -332,19 +333,19 @@ def _shape(kernel_name: str, port: Buffer, given: Sequence[SupportsIndex]) -> tu
     return shape
 
 
-# What Python suggests for these is another function; what is meant is this.
-_SPELLINGS = {
-    "exp": "exp2(v * log2(e))", "log": "log2(v) * ln(2)", "sqrt": "recip(rsqrt(v))", "tanh": "2 * sigmoid(2 * v) - 1",
-    "max": "maximum(a, b)", "min": "minimum(a, b)", "abs": "absolute(v)",
-}  # fmt: skip
-
-
 def _hint(error: Exception) -> str:
     """What to write in place of something the language does not have."""
     name = getattr(error, "name", None)
-    if isinstance(error, AttributeError) and name in _SPELLINGS:
-        return f". The machine has no {name}: write {_SPELLINGS[name]}"
+    if isinstance(error, AttributeError) and name in SPELLINGS:
+        return f". The machine has no {name}: write {SPELLINGS[name]}"
     return ""
+
+
+def _said(error: Exception) -> str:
+    """An error of Python's in the body, in words of the language where it is about a value."""
+    if isinstance(error, AttributeError) and isinstance(error.obj, NoNumber):
+        return f"{error.obj.SORT} has no attribute {error.name}{_hint(error)}"
+    return f"{type(error).__name__}: {error}{_hint(error)}"
 
 
 def _line_of(error: Exception, kernel_source: Source, within: CodeType | None = None) -> Source:

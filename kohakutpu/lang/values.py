@@ -370,7 +370,7 @@ class Part(Elementwise):
             if isinstance(leaf, SliceLeaf):
                 wanted = {2: self.slice.indices, 1: self.slice.indices[1:]}[len(leaf.slice.indices)]
                 axes = self.slice.axes[-len(wanted) :]
-                if leaf.slice.indices != wanted or not all(map(same_axis, leaf.slice.axes, axes)):
+                if leaf.slice.indices != wanted or [(a.kind, a.per) for a in leaf.slice.axes] != [(a.kind, a.per) for a in axes]:
                     raise KernelError(
                         f"{Expression((leaf,)).text()} does not meet the tile that is written: it must be indexed "
                         f"like {self.slice.buffer}, or by its column index alone",

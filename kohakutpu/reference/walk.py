@@ -268,6 +268,11 @@ class Walk:
         else:
             buffer, where = self.region(node.slice, known, source)
             data = self.read(buffer, where, source)
+            if len(where) == len(shape) and data.shape != tuple(shape):
+                raise InterpreterError(
+                    f"{buffer.name} has {list(data.shape)} elements where {list(shape)} are written: such buffers have one shape",
+                    source,
+                )
             # A per-channel vector's element n stands in every row of column n.
             data = data[: shape[-1]] if len(where) < len(shape) else data
         return np.ascontiguousarray(np.broadcast_to(data, shape))

@@ -195,7 +195,7 @@ def test_refusals(monkeypatch):
             total = total + value
         return total
 
-    refused(many, small, "keeps more values than 16 vector and|constants in one statement|words of image")
+    refused(many, small, "keeps more values than 16 vector and|constants other than 0, 1 and -1 in one statement|words of image")
 
     def deep(x, w):
         kept = [x]

@@ -125,3 +125,14 @@ def test_a_shorter_instance_waits_for_nobody():
             y[i, j] <<= product(x, w, i, j, 1, 1, 1)
 
     assert np.array_equal(bits, outcome(whole, plain)[0]["y"])
+
+
+def test_tiles_of_buffers_of_two_shapes_do_not_meet():
+    @kernel
+    def made(x=L.In(M, N), r=L.In(K, N), y=L.Out(M, N)):
+        with units(x.tiles(2), x.columns(2)) as (i, j):
+            y[i, j] <<= x[i, j] * r[r.tiles(2).at(i), j]
+
+    outcome(made, operands(x=(16, 9), r=(16, 9)))
+    with pytest.raises(InterpreterError, match=r"r has \[5, 8\] elements where \[8, 8\] are written"):
+        outcome(made, operands(x=(16, 9), r=(13, 9)))
