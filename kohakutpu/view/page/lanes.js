@@ -65,7 +65,9 @@ function drawLanes(trace, canvas) {
   const step = tickStep(to - from, (width - LABEL) / 90);
   for (let cycle = Math.ceil(from / step) * step; cycle <= to; cycle += step) {
     pen.fillRect(x(cycle), bottom, 1, 4);
-    pen.fillText(count(cycle), x(cycle) + 4, bottom + 9);
+    const right = x(cycle) + 4,
+      wide = pen.measureText(count(cycle)).width;
+    pen.fillText(count(cycle), right + wide < width ? right : right - 8 - wide, bottom + 9);
   }
   pen.fillStyle = theme("line");
   pen.fillRect(last, 0, 1.5, bottom);
