@@ -2,8 +2,9 @@
 
     python benchmarks/compile_speed.py [--json FILE]
 
-Compiling is everything from a trace to an artifact: stages, byte orders, memory, instructions, rounds; nothing is left to be
-refused later. A 4096x4096x4096 matmul with chosen tiles must take less than 5 seconds of processor time and 1 GiB.
+Compiling is everything from a trace to an artifact: stages, byte orders, memory, instructions, rounds; nothing is left
+to be refused later. A 4096x4096x4096 matmul with chosen tiles must take less than 5 seconds of processor time and 1
+GiB.
 """
 
 from __future__ import annotations

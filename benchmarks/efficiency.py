@@ -54,7 +54,9 @@ def main() -> int:
     cases = [case for case in CASES if case.machine == "2x2"] if args.quick else CASES
     rows = [measure(case) for case in cases]
     console = Console(width=None if Console().is_terminal else 130)
-    columns = ("clusters", "M x K x N", "operands", "tile", "flits", "cycles", "% of peak", "target", "published", "bytes")
+    columns = (
+        "clusters", "M x K x N", "operands", "tile", "flits", "cycles", "% of peak", "target", "published", "bytes",
+    )  # fmt: skip
     table = Table(*columns, box=None)
     for row in rows:
         table.add_row(

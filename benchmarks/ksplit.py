@@ -2,9 +2,9 @@
 
     python benchmarks/ksplit.py [--quick] [--json FILE]
 
-Each case is the library's matmul with the compiler's own tiles, once as it is and once with `ksplit="auto"`; then one tile
-on one cluster and in every number of parts. Predicted beside simulated cycles; every word of a result is compared with
-the interpreter. The command fails where a byte differs, or where K in parts was chosen and is slower.
+Each case is the library's matmul with the compiler's own tiles, once as it is and once with `ksplit="auto"`; then one
+tile on one cluster and in every number of parts. Predicted beside simulated cycles; every word of a result is compared
+with the interpreter. The command fails where a byte differs, or where K in parts was chosen and is slower.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from kohakutpu.compiler.predict import predict
 from kohakutpu.machine import load
 
 CASES = [
-    Product("ship_3x2", 32, 1024, 32), Product("2x4", 32, 1024, 32), Product("2x4", 16, 4096, 16), Product("2x4", 64, 2048, 128),
+    Product("ship_3x2", 32, 1024, 32), Product("2x4", 32, 1024, 32), Product("2x4", 16, 4096, 16),
+    Product("2x4", 64, 2048, 128),
     Product("ship_3x2", 16, 4096, 64), Product("ship_3x2", 64, 1024, 64), Product("2x4", 32, 1024, 32, preq=True),
     Product("2x4", 32, 8192, 32, preq=True),
 ]  # fmt: skip
@@ -48,7 +49,11 @@ def main() -> int:
     rows = []
     for case in CASES[:2] if args.quick else CASES:
         rows += [measure(case, 1), measure(case, AUTO)]
-    slower = [cut for whole, cut in zip(rows[::2], rows[1::2], strict=True) if cut["parts"] > 1 and cut["cycles"] >= whole["cycles"]]
+    slower = [
+        cut
+        for whole, cut in zip(rows[::2], rows[1::2], strict=True)
+        if cut["parts"] > 1 and cut["cycles"] >= whole["cycles"]
+    ]
     for case in [] if args.quick else CASES[:2]:
         rows += [row for parts in range(1, 9) if (row := measure(case, parts, ONE_TILE)) is not None]
     console = Console(width=None if Console().is_terminal else 130)

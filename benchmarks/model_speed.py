@@ -49,7 +49,8 @@ def measure(machine_name: str, kernel, shapes, knobs, *, skip: bool, repeat: int
         run = loader.execute(artifact)
         seconds = time.perf_counter() - begin
         row = {
-            "machine": machine_name, "kernel": kernel.name, "skip": skip, "cycles": int(run.elapsed), "seconds": seconds,
+            "machine": machine_name, "kernel": kernel.name, "skip": skip, "cycles": int(run.elapsed),
+            "seconds": seconds,
             "simulated": system.engine.now - begin_cycles, "hops": system.traffic().hops, "steps": system.engine.steps,
         }  # fmt: skip
         if best is None or seconds < best["seconds"]:
@@ -69,12 +70,16 @@ def main() -> int:
         differing += pair[0]["cycles"] != pair[1]["cycles"]
         rows += pair
     console = Console(width=None if Console().is_terminal else 130)
-    table = Table("machine", "kernel", "skipping", "cycles", "flit-hops", "seconds", "cycles/s", "us/flit-hop", "speed-up", box=None)
+    table = Table(
+        "machine", "kernel", "skipping", "cycles", "flit-hops", "seconds", "cycles/s", "us/flit-hop", "speed-up",
+        box=None,
+    )  # fmt: skip
     for on, off in zip(rows[::2], rows[1::2]):
         for row in (on, off):
             table.add_row(
                 row["machine"], row["kernel"], "on" if row["skip"] else "off", f"{row['cycles']:,}", f"{row['hops']:,}",
-                f"{row['seconds']:.4f}", f"{row['simulated'] / row['seconds']:,.0f}", f"{1e6 * row['seconds'] / row['hops']:.1f}",
+                f"{row['seconds']:.4f}", f"{row['simulated'] / row['seconds']:,.0f}",
+                f"{1e6 * row['seconds'] / row['hops']:.1f}",
                 f"{off['seconds'] / on['seconds']:.1f}" if row["skip"] else "",
             )  # fmt: skip
     console.print(table)

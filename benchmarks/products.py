@@ -1,4 +1,5 @@
-"""Products that benchmarks measure: the library's matmul on a machine's cycle model, its bytes compared with the interpreter's."""
+"""Products that benchmarks measure: the library's matmul on a machine's cycle model, its bytes compared with the
+interpreter's."""
 
 from __future__ import annotations
 
@@ -40,5 +41,6 @@ class Product:
         return {
             "machine": self.machine, "clusters": len(machine.clusters), "shape": f"{self.m}x{self.k}x{self.n}",
             "operands": "MXFP7" if self.preq else "FP16", "tile": "{gm}x{gn}x{nk}".format(**artifact.knobs),
-            "cycles": result.cycles, "byte_equal": all(row.equal for row in compare(artifact, image.outputs, result.run.outputs)),
+            "cycles": result.cycles,
+            "byte_equal": all(row.equal for row in compare(artifact, image.outputs, result.run.outputs)),
         }  # fmt: skip

@@ -1,4 +1,5 @@
-"""How many cycles a second the gates run at in Verilator and Icarus, beside the cycle model, for the fused example kernel.
+"""How many cycles a second the gates run at in Verilator and Icarus, beside the cycle model, for the fused example
+kernel.
 
     python benchmarks/rtl_speed.py [machine ...]
 

@@ -2,9 +2,9 @@
 
     python benchmarks/vector_cycles.py
 
-For each kernel of the library that has work for vector cores, every extent 64 unless `SIZES` says, on `quad`, the sum over
-its cores: the cycles of our program on the published core, of the published program on it where there is one, and of our
-program on ours (memory answering after 20 cycles in all of them). Status 1 when a kernel takes more than half.
+For each kernel of the library that has work for vector cores, every extent 64 unless `SIZES` says, on `quad`, the sum
+over its cores: the cycles of our program on the published core, of the published program on it where there is one, and
+of our program on ours (memory answering after 20 cycles in all of them). Status 1 when a kernel takes more than half.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from kohakutpu.machine import load
 
 NO_VECTOR_WORK = ("matmul", "bmm", "linear_transposed", "conv2d")
 EXTENT = 64
-FUSED = ("linear_silu", "linear_relu", "linear_gelu", "linear_scale", "linear_bias", "linear_bias_act", "geglu", "swiglu")
+FUSED = (
+    "linear_silu", "linear_relu", "linear_gelu", "linear_scale", "linear_bias", "linear_bias_act", "geglu", "swiglu",
+)  # fmt: skip
 SIZES = dict.fromkeys(FUSED, {"M": 32}) | {
     "conv2d_bias": {"H": 4, "W": 4, "N": 32}, "conv2d_bias_staged": {"H": 8, "W": 8, "N": 32},
 }

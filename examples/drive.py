@@ -1,8 +1,8 @@
 """One script for models, gates and cards: `python examples/drive.py [TRANSPORT [MACHINE]]`, such as `rtl mm_mesh`.
 
 Asks every unit who it is, fills and reads memory, runs a kernel, and holds its result against the reference
-interpreter. What it prints is the same whatever answers. Exit status: 0 right, 1 a wrong answer, 2 refused; 3 and 4 when nobody
-answers (docs/transports.md).
+interpreter. What it prints is the same whatever answers. Exit status: 0 right, 1 a wrong answer, 2 refused; 3 and 4
+when nobody answers (docs/transports.md).
 """
 
 from __future__ import annotations

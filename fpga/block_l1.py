@@ -1,4 +1,5 @@
-"""A vector core's L1 for block RAM that reads nothing in particular where its other port writes, as that of the ECP5."""
+"""A vector core's L1 for block RAM that reads nothing in particular where its other port writes, as that of the
+ECP5."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from rtl.vector_memory import L1
 
 
 class BlockL1(L1):
-    """`L1`, cycle by cycle, from memory whose ports never meet: port B writes a cycle late, and port A looks at what is on the way.
+    """`L1`, cycle by cycle, from memory whose ports never meet: port B writes a cycle late, and port A looks at what is
+    on the way.
 
     Raises `TypeError` for a planted fault, which is for benches of the other one.
     """
@@ -23,7 +25,9 @@ class BlockL1(L1):
     def elaborate(self, platform):
         m = Module()
         # The attribute allows Yosys what the registers below make true.
-        m.submodules.store = store = memory.Memory(shape=PAYLOAD_WIDTH, depth=self.words, init=[], attrs={"no_rw_check": 1})
+        m.submodules.store = store = memory.Memory(
+            shape=PAYLOAD_WIDTH, depth=self.words, init=[], attrs={"no_rw_check": 1}
+        )
         port_a, port_b, read = store.write_port(), store.write_port(), store.read_port()
         at, word, write = Signal.like(self.b_at), Signal.like(self.b_word), Signal()
         meet, passed, passed_word = Signal(), Signal(), Signal.like(self.b_word)

@@ -16,9 +16,9 @@ from rtl.parameters import positive
 class BlockMemory(wiring.Component):
     """`words` words of 32 bytes, zero when the board is configured, behind `ports` AXI4 slaves (`axi`, an array).
 
-    Bursts are INCR with beats of any size within a word, as the memory ports and the host's window issue them; addresses wrap at the
-    end. Ports take turns, a burst each; a burst is answered OKAY when its last beat is stored. A beat takes a cycle to write and two
-    to read.
+    Bursts are INCR with beats of any size within a word, as the memory ports and the host's window issue them;
+    addresses wrap at the end. Ports take turns, a burst each; a burst is answered OKAY when its last beat is stored. A
+    beat takes a cycle to write and two to read.
     """
 
     def __init__(self, *, ports: int, words: int):

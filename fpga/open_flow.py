@@ -1,4 +1,5 @@
-"""The open flow: a machine on a board that amaranth-boards knows, through Yosys and nextpnr from PyPI, to a bitstream."""
+"""The open flow: a machine on a board that amaranth-boards knows, through Yosys and nextpnr from PyPI, to a
+bitstream."""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ class NoTools(RuntimeError):
 
 @dataclass(frozen=True)
 class Result:
-    """What place and route says. `used` maps a kind of cell to (used, there are); `clocks` to (reached MHz, wanted MHz)."""
+    """What place and route says. `used` maps a kind of cell to (used, there are); `clocks` to (reached MHz, wanted
+    MHz)."""
 
     used: dict[str, tuple[int, int]]
     clocks: dict[str, tuple[float, float]]
@@ -125,10 +127,13 @@ def check(machine: Machine, name: str) -> None:
     entry, _ = board(name)
     most = entry.blocks * BLOCK_BYTES
     if machine.memory.bytes & (machine.memory.bytes - 1):
-        raise CannotBuild(f"{machine.name} has {machine.memory.bytes:,} bytes of memory; in block RAM a power of two is expected")
+        raise CannotBuild(
+            f"{machine.name} has {machine.memory.bytes:,} bytes of memory; in block RAM a power of two is expected"
+        )
     if machine.memory.bytes > most:
         raise CannotBuild(
-            f"{machine.name} has {machine.memory.bytes:,} bytes of memory, and {name} {most:,} of block RAM; set memory.bytes in a "
+            f"{machine.name} has {machine.memory.bytes:,} bytes of memory, and {name} {most:,} of block RAM; set "
+            "memory.bytes in a "
             "machine file of your own (the least is 64 KiB), or see docs/fpga.md for boards with DRAM"
         )
 
@@ -145,7 +150,8 @@ def tools() -> dict[str, str]:
 
 
 def prepare(machine: Machine, name: str, folder: Path, *, units: bool = True, seed: int = 1) -> None:
-    """Write everything the tools need, `build_top.sh` among it, into `folder`; without `units`, the machine has none."""
+    """Write everything the tools need, `build_top.sh` among it, into `folder`; without `units`, the machine has
+    none."""
     check(machine, name)
     _, platform = board(name)
     hertz = platform.default_clk_frequency
@@ -157,11 +163,13 @@ def prepare(machine: Machine, name: str, folder: Path, *, units: bool = True, se
 
 
 def build(folder: Path, environment: Mapping[str, str]) -> Result:
-    """Run the prepared tools in `folder`. Raises `BuildError` with what they say when one refuses or the design does not fit."""
+    """Run the prepared tools in `folder`. Raises `BuildError` with what they say when one refuses or the design does
+    not fit."""
     environment = {**environment, **tools(), "AMARANTH_USE_YOSYS": "builtin"}
     with group() as together:
         done = subprocess.run(
-            ["sh", "build_top.sh"], cwd=folder, env=environment, capture_output=True, text=True, check=False, process_group=together
+            ["sh", "build_top.sh"], cwd=folder, env=environment, capture_output=True, text=True, check=False,
+            process_group=together
         )  # fmt: skip
     if done.returncode:
         stage, log = _stopped_at(folder)
@@ -190,7 +198,9 @@ def read_report(folder: Path) -> Result:
     """nextpnr's report and the bitstream. Raises `BuildError` when one is missing."""
     path, bitstream = folder / "report.json", folder / "top.bit"
     if not path.exists() or not bitstream.exists() or not bitstream.stat().st_size:
-        raise BuildError(f"the tools ended without an error and left no {'report' if not path.exists() else 'bitstream'} in {folder}")
+        raise BuildError(
+            f"the tools ended without an error and left no {'report' if not path.exists() else 'bitstream'} in {folder}"
+        )
     record = json.loads(path.read_text())
     used = {kind: (each["used"], each["available"]) for kind, each in record["utilization"].items() if each["used"]}
     clocks = {name: (each["achieved"], each["constraint"]) for name, each in record["fmax"].items()}

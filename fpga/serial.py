@@ -83,9 +83,9 @@ class Sender(wiring.Component):
 class SerialHost(wiring.Component):
     """A host on a serial line of `divisor` cycles a bit.
 
-    Members: `rx`, `tx`, the line; `host` and `window`, AXI4 masters to the orchestrator and to the memory window. Each `Command` is
-    answered with a byte, `ANSWER` plus the AXI response, and for a read 8 bytes of data, the lowest first; another first byte
-    with `UNKNOWN`. Addresses are multiples of 8.
+    Members: `rx`, `tx`, the line; `host` and `window`, AXI4 masters to the orchestrator and to the memory window. Each
+    `Command` is answered with a byte, `ANSWER` plus the AXI response, and for a read 8 bytes of data, the lowest first;
+    another first byte with `UNKNOWN`. Addresses are multiples of 8.
     """
 
     def __init__(self, *, divisor: int):
@@ -170,7 +170,8 @@ class SerialHost(wiring.Component):
         lanes = len(bus.wdata) // (8 * DATA_BYTES)
         lane = address[SIZE : SIZE + (lanes - 1).bit_length()]
         m.d.comb += [
-            bus.awaddr.eq(address), bus.araddr.eq(address), bus.awsize.eq(SIZE), bus.arsize.eq(SIZE), bus.awburst.eq(Burst.INCR),
+            bus.awaddr.eq(address), bus.araddr.eq(address), bus.awsize.eq(SIZE), bus.arsize.eq(SIZE),
+            bus.awburst.eq(Burst.INCR),
             bus.arburst.eq(Burst.INCR), bus.wdata.eq(value.replicate(lanes)), bus.wlast.eq(1),
             bus.wstrb.eq((1 << DATA_BYTES) - 1 if lanes == 1 else ((1 << DATA_BYTES) - 1) << (lane << SIZE)),
         ]  # fmt: skip
@@ -188,5 +189,8 @@ class SerialHost(wiring.Component):
                 m.d.sync += response.eq(bus.bresp)
                 m.next = "ANSWER"
             with m.If(bus.rvalid & bus.rready):
-                m.d.sync += [response.eq(bus.rresp), value.eq(bus.rdata.word_select(lane, 8 * DATA_BYTES) if lanes > 1 else bus.rdata)]
+                m.d.sync += [
+                    response.eq(bus.rresp),
+                    value.eq(bus.rdata.word_select(lane, 8 * DATA_BYTES) if lanes > 1 else bus.rdata),
+                ]
                 m.next = "ANSWER"

@@ -1,4 +1,5 @@
-"""The vendor flow: a machine's Verilog with AXI interfaces that Vivado knows, constraints, and a Tcl script that builds them.
+"""The vendor flow: a machine's Verilog with AXI interfaces that Vivado knows, constraints, and a Tcl script that builds
+them.
 
 `kohakutpu build --flow vivado` writes; Vivado, which is not part of this project, builds.
 """
@@ -119,16 +120,22 @@ def wrapper(machine: Machine, text: str, *, mhz: float) -> str:
         if interface:
             ports.append((name, direction, interface.replace("__", "_").upper(), signal, int(high or 0) + 1))
         elif name not in ("clk", "rst"):
-            raise CannotBuild(f"port {name} of {machine.name} is part of no AXI interface: the vendor flow has no place for it")
+            raise CannotBuild(
+                f"port {name} of {machine.name} is part of no AXI interface: the vendor flow has no place for it"
+            )
     kinds = list(dict.fromkeys(interface for _, _, interface, _, _ in ports))
     if len(kinds) != len(machine.ports) + 3:
-        raise CannotBuild(f"the Verilog of {machine.name} has interfaces {', '.join(kinds)}; one a memory port, DRAM, WINDOW, HOST are expected")
+        raise CannotBuild(
+            f"the Verilog of {machine.name} has interfaces {', '.join(kinds)}; one a memory port, DRAM, WINDOW, HOST "
+            "are expected"
+        )
     hertz = round(mhz * 1e6)
     lines = [
         f"// {IP}: {TOP} of machine {machine.name} with AXI4 interfaces for a block design",
         f"module {IP}(",
         '  (* X_INTERFACE_INFO = "xilinx.com:signal:clock:1.0 clk CLK" *)',
-        f'  (* X_INTERFACE_PARAMETER = "ASSOCIATED_BUSIF {":".join(kinds)}, ASSOCIATED_RESET resetn, FREQ_HZ {hertz}" *)',
+        f'  (* X_INTERFACE_PARAMETER = "ASSOCIATED_BUSIF {":".join(kinds)}, ASSOCIATED_RESET resetn, FREQ_HZ {hertz}" '
+        '*)',
         "  input clk,",
         '  (* X_INTERFACE_INFO = "xilinx.com:signal:reset:1.0 resetn RST" *)',
         '  (* X_INTERFACE_PARAMETER = "POLARITY ACTIVE_LOW" *)',
@@ -138,15 +145,22 @@ def wrapper(machine: Machine, text: str, *, mhz: float) -> str:
         lines.append(f'  (* X_INTERFACE_INFO = "xilinx.com:interface:aximm:1.0 {interface} {signal.upper()}" *)')
         size = "" if width == 1 else f"[{width - 1}:0] "
         lines.append(f"  {direction} {size}{interface}_{signal}{',' if index < len(ports) - 1 else ''}")
-    lines += [");", "  reg [1:0] held = 2'b11;", "  always @(posedge clk) held <= {held[0], ~resetn};", f"  {TOP} machine("]
-    lines += ["    .clk(clk),", "    .rst(held[1]),", ",\n".join(f"    .{inner}({interface}_{signal})" for inner, _, interface, signal, _ in ports)]
+    lines += [
+        ");", "  reg [1:0] held = 2'b11;", "  always @(posedge clk) held <= {held[0], ~resetn};", f"  {TOP} machine(",
+    ]  # fmt: skip
+    lines += [
+        "    .clk(clk),", "    .rst(held[1]),",
+        ",\n".join(f"    .{inner}({interface}_{signal})" for inner, _, interface, signal, _ in ports),
+    ]  # fmt: skip
     return "\n".join([*lines, "  );", "endmodule", ""])
 
 
 def board(name: str) -> Platform:
     """The platform of an AMD board that amaranth-boards knows, for Vivado. Refuses an unknown one."""
     if name not in BOARDS:
-        raise CannotBuild(f"no board {name!r} for the vendor flow; there are {', '.join(BOARDS)}. For others give --part and --clock")
+        raise CannotBuild(
+            f"no board {name!r} for the vendor flow; there are {', '.join(BOARDS)}. For others give --part and --clock"
+        )
     module, platform = BOARDS[name]
     try:
         found = importlib.import_module(f"amaranth_boards.{module}")
@@ -156,7 +170,8 @@ def board(name: str) -> Platform:
 
 
 def board_files(machine: Machine, name: str) -> dict[str, str]:
-    """{name: text} for a board: the machine with block RAM and a serial host, pins, and a script down to the bitstream."""
+    """{name: text} for a board: the machine with block RAM and a serial host, pins, and a script down to the
+    bitstream."""
     machine.require_mesh()
     platform = board(name)
     hertz = platform.default_clk_frequency

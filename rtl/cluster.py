@@ -14,7 +14,9 @@ from amaranth.lib.wiring import In, Out
 from kohakutpu.isa.flit import FlitType
 from kohakutpu.isa.signals import CLUSTER_DEBUG, CU_VERSION, UnitType
 
-from . import cluster_accumulator, cluster_array, cluster_drain, cluster_l1, cluster_receive, cluster_sequence, cluster_sweep
+from . import (
+    cluster_accumulator, cluster_array, cluster_drain, cluster_l1, cluster_receive, cluster_sequence, cluster_sweep,
+)  # fmt: skip
 from .arithmetic import register
 from .cluster_accumulator import TILES, Accumulator, Command
 from .cluster_array import Array
@@ -33,8 +35,8 @@ CAPS_BUFFERS = 2
 OPERANDS = 3  # cycles from an issue of the counters to the array's operands
 SUMS = OPERANDS + cluster_array.LATENCY  # to the array's sums, which meet their scales and anchor
 COMMAND = SUMS + 2  # to the accumulator command
-# A command follows the last one to its address 5 cycles later at the earliest. Countdowns from an issue (and its pause) and
-# from an ADD_PEER until an explicit DRAIN may start, whose first command is a cycle later still:
+# A command follows the last one to its address 5 cycles later at the earliest. Countdowns from an issue (and its pause)
+# and from an ADD_PEER until an explicit DRAIN may start, whose first command is a cycle later still:
 DRAIN_AFTER, DRAIN_AFTER_PEER = COMMAND - 1, 3
 # and from an issue and from any other command until a peer stream may open, whose first ADD_PEER is 3 cycles later:
 PEER_AFTER, PEER_AFTER_COMMAND = COMMAND + 1, 1
@@ -56,8 +58,8 @@ class Cluster(wiring.Component):
     Members: `in_link`, `out_link`.
     """
 
-    def __init__(self, *, x: int, y: int, port: tuple[int, int], tiles: int, a_entries: int, b_entries: int, mantissa: int,
-                 inst_depth: int, recv_depth: int, fault: str | None = None):  # fmt: skip
+    def __init__(self, *, x: int, y: int, port: tuple[int, int], tiles: int, a_entries: int, b_entries: int,
+                 mantissa: int, inst_depth: int, recv_depth: int, fault: str | None = None):  # fmt: skip
         power_of_two("Cluster", *TILES, tiles=tiles)
         power_of_two("Cluster", *ENTRIES, a_entries=a_entries, b_entries=b_entries)
         within("Cluster", *MANTISSA, mantissa=mantissa)
@@ -85,7 +87,9 @@ class Cluster(wiring.Component):
         accumulator = shared(Accumulator, tiles=self.tiles, mantissa=self.mantissa, fault=planted(cluster_accumulator))
         limits = (WORDS * self.entries[0], WORDS * self.entries[1], 2 * self.tiles)
         parts = {
-            "base": EndpointBase(**self.at, unit_type=UnitType.CLUSTER, version=CU_VERSION, buffers=CAPS_BUFFERS, **self.depths),
+            "base": EndpointBase(
+                **self.at, unit_type=UnitType.CLUSTER, version=CU_VERSION, buffers=CAPS_BUFFERS, **self.depths
+            ),
             "sequencer": Sequencer(**self.at, port=self.port, fault=planted(cluster_sequence)),
             "assembly": shared(Assembly),
             "l1_a": l1_a,
@@ -135,7 +139,9 @@ class Cluster(wiring.Component):
 
     def _datapath(self, m: Module, parts: SimpleNamespace):
         """Counters, L1, array, accumulator; returns whether an issue is in the counters or on its way."""
-        sweep, array, accumulator, drain, receiver = parts.sweep, parts.array, parts.accumulator, parts.drain, parts.receiver
+        sweep, array, accumulator, drain, receiver = (
+            parts.sweep, parts.array, parts.accumulator, parts.drain, parts.receiver,
+        )  # fmt: skip
         issued = Signal(COMMAND)  # bit c: an issue c + 1 cycles ago
         m.d.sync += issued.eq(Cat(sweep.issue, issued))
         m.d.comb += [
@@ -154,7 +160,10 @@ class Cluster(wiring.Component):
         ]
         # The start rules keep the three apart.
         with m.If(issued[COMMAND - 1]):
-            m.d.comb += [accumulator.command.eq(parts.commands.leave[:3]), accumulator.address.eq(parts.commands.leave[3:])]
+            m.d.comb += [
+                accumulator.command.eq(parts.commands.leave[:3]),
+                accumulator.address.eq(parts.commands.leave[3:]),
+            ]
         with m.Elif(receiver.pair):
             m.d.comb += [accumulator.command.eq(Command.ADD_PEER), accumulator.address.eq(receiver.pair_tile)]
         with m.Else():
@@ -196,7 +205,8 @@ class Cluster(wiring.Component):
             sweep.start.eq(gemm), sweep.inst.eq(inst), sweep.room.eq(writer.outstanding < RESULT_QUEUE),
             drain.start.eq(sequencer.start_drain), drain.inst.eq(inst), drain.outstanding.eq(writer.outstanding),
             writer.inst.eq(inst), writer.make.eq(sequencer.start_drain | (gemm & inst.emit)), writer.fused.eq(gemm),
-            writer.bind.eq(sequencer.binds | (parts.receiver.state == State.PEER_WAIT)), writer.rebind.eq(sequencer.rebinds),
+            writer.bind.eq(sequencer.binds | (parts.receiver.state == State.PEER_WAIT)),
+            writer.rebind.eq(sequencer.rebinds),
             writer.issue_one.eq((sweep.issue & sweep.emits) | drain.emit), writer.issue_two.eq(drain.send),
             writer.push.eq(accumulator.push), writer.granule.eq(accumulator.granule),
             sequencer.clear.eq(writer.clear), sequencer.gone.eq(writer.gone),

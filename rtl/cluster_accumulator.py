@@ -1,13 +1,14 @@
 """The accumulator: the tile store, 16 lanes around it, FP16 and raw results.
 
-Spec: cluster, accumulator. Timing: docs/microarchitecture/cluster.md, accumulator; cycle numbers count from the command.
+Spec: cluster, accumulator. Timing: docs/microarchitecture/cluster.md, accumulator; cycle numbers count from the
+command.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-from amaranth import Cat, Module, Mux, Signal
+from amaranth import Cat, Module, Mux
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -48,8 +49,8 @@ class Accumulator(wiring.Component):
 
     Members: `sums`, `scales_a`, `scales_b` (lane l at byte l) and `anchor` two cycles before their command; `command`
     (`Command`), `address`, `peer` (the word of an ADD_PEER) in it; `push` and `granule` into the result queue, for SEND
-    in cycles 7 and 8, for commands that emit in cycle 8. Commands to one address must be 5 cycles apart, and a SEND needs
-    the next cycle too.
+    in cycles 7 and 8, for commands that emit in cycle 8. Commands to one address must be 5 cycles apart, and a SEND
+    needs the next cycle too.
     """
 
     def __init__(self, *, tiles: int, mantissa: int, fault: str | None = None):

@@ -52,7 +52,9 @@ class TensorUnit(wiring.Component):
             return register(m, word[start : start + BITS].as_signed(), f"{word.name}{index}_{k}", 1 + k % CHAIN)
 
         a = [[lane(self.a, index, k) for k in range(SLICE)] for index in range(LANES)]
-        b = [[register(m, lane(self.b, index, k), f"b{index}_{k}_late") for k in range(SLICE)] for index in range(LANES)]
+        b = [
+            [register(m, lane(self.b, index, k), f"b{index}_{k}_late") for k in range(SLICE)] for index in range(LANES)
+        ]
         for row in range(0, LANES, 2):
             pairs = [
                 register(m, (low + (high << PACK_BITS)).as_signed(), f"pair{row}_{k}")
@@ -77,8 +79,8 @@ class TensorUnit(wiring.Component):
 
 
 class Array(wiring.Component):
-    """Members: `a`, `b`, operands of one entry pair, significand (lane, k) at bit 7 * (32 * lane + k); `sums`, `LATENCY`
-    cycles later."""
+    """Members: `a`, `b`, operands of one entry pair, significand (lane, k) at bit 7 * (32 * lane + k); `sums`,
+    `LATENCY` cycles later."""
 
     def __init__(self, *, fault: str | None = None):
         self.fault = known_fault("Array", fault, FAULTS)

@@ -1,4 +1,5 @@
-"""Results on their way out of a cluster: the drain's commands, batch, result queue, burst writer (spec: cluster, DRAIN)."""
+"""Results on their way out of a cluster: the drain's commands, batch, result queue, burst writer (spec: cluster,
+DRAIN)."""
 
 from __future__ import annotations
 
@@ -34,8 +35,9 @@ FAULTS = {
 class Writer(wiring.Component):
     """The batch, the queue of 128 granules and the burst sender of the unit at (`x`, `y`) bound to the port at `port`.
 
-    Members: `make` starts a batch of `rows` * `columns` granules for `inst`, `fused` if an emitting GEMM's; `bind` fixes a
-    fused batch's destination, to that of `inst` with `rebind`; `push`, `granule` from the accumulator; `issue_one`,
+    Members: `make` starts a batch of `rows` * `columns` granules for `inst`, `fused` if an emitting GEMM's; `bind`
+    fixes a fused batch's destination, to that of `inst` with `rebind`; `push`, `granule` from the accumulator;
+    `issue_one`,
     `issue_two` reserve room; `send`, `send_valid`, `send_ready` to the output register and `out_free`, it is empty or
     being taken; `clear`, every granule is sent; `gone`, and the last of their flits has left or leaves now; `is_fused`
     and `size` of the last batch, the latter from two cycles after `make`; `outstanding`.

@@ -52,7 +52,9 @@ class Assembly(wiring.Component):
         complete = self.put & (self.number == WORDS - 1)
         with m.If(self.put):
             m.d.sync += self.words[self.number].eq(self.word)
-        m.d.sync += [self.at.eq(self.entry), self.write_a.eq(complete & ~self.to_b), self.write_b.eq(complete & self.to_b)]
+        m.d.sync += [
+            self.at.eq(self.entry), self.write_a.eq(complete & ~self.to_b), self.write_b.eq(complete & self.to_b),
+        ]  # fmt: skip
         return m
 
 
@@ -60,8 +62,8 @@ class L1Side(wiring.Component):
     """`entries` operand entries in `layout` 'A' or 'B' (spec: operand word packing).
 
     Members: `write`, `at`, `words` (the four operand words); `entry`, and two cycles later `operand`, significand
-    (lane, k) at bit 7 * (32 * lane + k), and `scales`, lane l at byte l. Reads see the entry as it was before a write in
-    the same cycle. Entry numbers count modulo `entries`.
+    (lane, k) at bit 7 * (32 * lane + k), and `scales`, lane l at byte l. Reads see the entry as it was before a write
+    in the same cycle. Entry numbers count modulo `entries`.
     """
 
     def __init__(self, *, entries: int, layout: str, fault: str | None = None):

@@ -1,4 +1,5 @@
-"""Inbound CU_DATA of a cluster: one burst at a time into L1 A, L1 B or the accumulator (spec: cluster, inbound CU_DATA)."""
+"""Inbound CU_DATA of a cluster: one burst at a time into L1 A, L1 B or the accumulator (spec: cluster, inbound
+CU_DATA)."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ class Receiver(wiring.Component):
     """Frames bursts for the unit at (`x`, `y`) with `limits` granules in buffers 0, 1 and 2, sub-tiles of `word` bits.
 
     Members: `flit`, taken as a `descriptor` or as `data` (pulses); `open_peer`; `state`; `rejected`, this descriptor is
-    refused; `to_b` and `offset` of the data flit; `pair` with `pair_tile` and `pair_words`, an ADD_PEER command in the cycle
-    after its second granule was taken; `ack`, `ack_valid`, `ack_sent`.
+    refused; `to_b` and `offset` of the data flit; `pair` with `pair_tile` and `pair_words`, an ADD_PEER command in the
+    cycle after its second granule was taken; `ack`, `ack_valid`, `ack_sent`.
     """
 
     def __init__(self, *, x: int, y: int, limits: tuple[int, int, int], word: int, fault: str | None = None):

@@ -30,11 +30,12 @@ FAULTS = {
 class Sequencer(wiring.Component):
     """One instruction at a time for the unit at (`x`, `y`), whose FILLs address the memory port at `port`.
 
-    Members, to the endpoint base: `head`, `head_valid`, `take`; `done`, `result`, `wrong`. `inst` is the instruction register
-    and `wanted` its n, at least 1. FILL: `request`, `request_valid`, `request_sent`; `receives`, responses may be taken;
+    Members, to the endpoint base: `head`, `head_valid`, `take`; `done`, `result`, `wrong`. `inst` is the instruction
+    register and `wanted` its n, at least 1. FILL: `request`, `request_valid`, `request_sent`; `receives`, responses may
+    be taken;
     `landed`, an entry is complete in this cycle. GEMM: `start_gemm`, when `sweep_free` and no `peer_open`. DRAIN:
-    `start_drain`, when the accumulator has `settled` too. Results: `clear`, `gone`, `is_fused` and `size` of the writer; `binds`
-    and `rebinds` its batch. `malformed`: a burst was rejected in this cycle.
+    `start_drain`, when the accumulator has `settled` too. Results: `clear`, `gone`, `is_fused` and `size` of the
+    writer; `binds` and `rebinds` its batch. `malformed`: a burst was rejected in this cycle.
     """
 
     def __init__(self, *, x: int, y: int, port: tuple[int, int], fault: str | None = None):
@@ -97,7 +98,8 @@ class Sequencer(wiring.Component):
         settled, raised, counted = Signal(), Signal(), Signal()
         with m.If(fill):
             m.d.comb += [
-                settled.eq(too_long | ((missing == 0) & ~self.request_valid)), raised.eq(too_long), counted.eq(~too_long),
+                settled.eq(too_long | ((missing == 0) & ~self.request_valid)), raised.eq(too_long),
+                counted.eq(~too_long),
             ]  # fmt: skip
         with m.Elif(gemm):
             m.d.comb += [settled.eq(self.start_gemm), counted.eq(1)]

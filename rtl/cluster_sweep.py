@@ -27,8 +27,8 @@ FAULTS = {
 
 class Sweep(wiring.Component):
     """Members: `start` with `inst`, the GEMM; `room` for an issue that emits; `issue` with `a_entry`, `b_entry` (bank
-    in bit 8), `tile`, `command`, `anchor`, `emits`; `running`; `free`, a GEMM may start in this cycle; `pause`, the cycles
-    by which whatever follows this issue on its tile must wait longer than the next issue would.
+    in bit 8), `tile`, `command`, `anchor`, `emits`; `running`; `free`, a GEMM may start in this cycle; `pause`, the
+    cycles by which whatever follows this issue on its tile must wait longer than the next issue would.
 
     From the counters through `issue` and `free` to the start of the next GEMM is the cluster's longest path; everything
     on it is an equality of 8 bits and then one gate after the other.

@@ -28,7 +28,9 @@ class _Merger:
         if name not in self.stands_for:
             text = _INSTANCE.sub(self._instance, self.modules[name])
             order: dict[str, int] = {}
-            anonymous = _GENERATED.sub(lambda found: f"@{order.setdefault(found[0], len(order))} ", text.replace(name, "@", 1))
+            anonymous = _GENERATED.sub(
+                lambda found: f"@{order.setdefault(found[0], len(order))} ", text.replace(name, "@", 1)
+            )
             self.generated[name] = list(order)
             self.stands_for[name] = standing = self.by_text.setdefault(anonymous, name)
             if standing == name:

@@ -1,7 +1,7 @@
 """Synthesis check: what a machine costs on an AMD FPGA, block by block, and that its Verilog is clean.
 
-Yosys maps the hierarchy as it is, so numbers are per block and nothing is optimised across blocks; place and route would
-find less. Figures of timing are not to be had this way.
+Yosys maps the hierarchy as it is, so numbers are per block and nothing is optimised across blocks; place and route
+would find less. Figures of timing are not to be had this way.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from kohakutpu.machine import Machine
 from .top import TOP, machine_verilog
 
 FAMILIES = {"xc7": "7-series", "xcup": "UltraScale+"}
-# `-assert` turns loops, undriven and multiply driven nets into errors. LUTs are mapped by the plain abc pass: the abc9 of
-# Yosys 0.70 stops at an assertion of its own on wide modules.
+# `-assert` turns loops, undriven and multiply driven nets into errors. LUTs are mapped by the plain abc pass: the abc9
+# of Yosys 0.70 stops at an assertion of its own on wide modules.
 SCRIPT = """
 read_verilog machine.v
 hierarchy -check -top {top}
@@ -35,7 +35,8 @@ clean
 select -assert-none t:$_DLATCH_* t:$_DLATCHSR_*
 tee -q -o stat.json stat -json
 """
-# Of what the spec says about the published blocks: 512 products a cycle at two a DSP slice; three a lane; five memories.
+# Of what the spec says about the published blocks: 512 products a cycle at two a DSP slice; three a lane; five
+# memories.
 PUBLISHED = {"cluster": {"DSP": 256}, "cluster accumulator": {"BRAM": 5}, "vector": {"DSP": 48}}
 
 
@@ -52,7 +53,8 @@ class NoYosys(SynthesisError):
 
 
 class Cost(NamedTuple):
-    """What a block takes. `bram` counts 36-kbit blocks, a half one as 0.5; `lutram` LUTs used as memory, part of `lut`."""
+    """What a block takes. `bram` counts 36-kbit blocks, a half one as 0.5; `lutram` LUTs used as memory, part of
+    `lut`."""
 
     lut: int
     lutram: int
@@ -62,8 +64,8 @@ class Cost(NamedTuple):
 
 
 # LUTs that distributed memories and shift registers take (vendor's libraries guides).
-_LUTRAM = {"RAM32M": 4, "RAM64M": 4, "RAM32M16": 8, "RAM64M8": 8, "RAM32X1D": 2, "RAM64X1D": 2, "RAM128X1D": 4, "RAM256X1D": 8,
-           "RAM32X1S": 1, "RAM64X1S": 1, "SRL16E": 1, "SRLC32E": 1}  # fmt: skip
+_LUTRAM = {"RAM32M": 4, "RAM64M": 4, "RAM32M16": 8, "RAM64M8": 8, "RAM32X1D": 2, "RAM64X1D": 2, "RAM128X1D": 4,
+           "RAM256X1D": 8, "RAM32X1S": 1, "RAM64X1S": 1, "SRL16E": 1, "SRLC32E": 1}  # fmt: skip
 
 
 def cost(cells: Counter[str]) -> Cost:
@@ -71,7 +73,9 @@ def cost(cells: Counter[str]) -> Cost:
     lutram = sum(count * _LUTRAM.get(kind, 0) for kind, count in cells.items())
     lut = sum(count for kind, count in cells.items() if kind.startswith("LUT") and kind[3:].isdigit() or kind == "INV")
     ff = sum(count for kind, count in cells.items() if kind in ("FDRE", "FDSE", "FDCE", "FDPE"))
-    bram = sum(count * (1 if kind.startswith("RAMB36") else 0.5) for kind, count in cells.items() if kind.startswith("RAMB"))
+    bram = sum(
+        count * (1 if kind.startswith("RAMB36") else 0.5) for kind, count in cells.items() if kind.startswith("RAMB")
+    )
     dsp = sum(count for kind, count in cells.items() if kind.startswith("DSP48"))
     return Cost(lut + lutram, lutram, ff, bram, dsp)
 
@@ -85,7 +89,8 @@ def find_yosys() -> str:
 
 
 def synthesise(verilog: str, *, family: str, top: str = TOP) -> dict[str, Counter[str]]:
-    """{module: primitive cells and instances by type} of a clean design; raises `SynthesisError` with what Yosys says."""
+    """{module: primitive cells and instances by type} of a clean design; raises `SynthesisError` with what Yosys
+    says."""
     if family not in FAMILIES:
         raise SynthesisError(f"family {family!r}: {' or '.join(FAMILIES)} is expected")
     yosys = find_yosys()
@@ -123,7 +128,8 @@ def totals(modules: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
 
 
 def blocks(machine: Machine, family: str) -> list[tuple[str, int, Cost]]:
-    """(block, how many of it, cost of the largest) of all in `machine`, the largest kinds first, the whole machine last."""
+    """(block, how many of it, cost of the largest) of all in `machine`, the largest kinds first, the whole machine
+    last."""
     modules = synthesise(machine_verilog(machine), family=family)
     sums = totals(modules)
     rows = []
@@ -154,9 +160,11 @@ def instances_of(modules: dict[str, Counter[str]], top: str = TOP) -> Counter[st
 
 
 _TITLES = (
-    ("Router_", "router"), ("MemoryPort_", "memory port"), ("AgentPort_", "agent port"), ("Accumulator_", "cluster accumulator"),
+    ("Router_", "router"), ("MemoryPort_", "memory port"), ("AgentPort_", "agent port"),
+    ("Accumulator_", "cluster accumulator"),
     ("Array", "cluster array"), ("VectorAlu_", "vector lane ALU"), ("Quantiser", "quantiser"),
-    (f"{TOP}.cluster", "cluster"), (f"{TOP}.vector", "vector"), (f"{TOP}.control", "orchestrator"), (f"{TOP}.window", "memory window"),
+    (f"{TOP}.cluster", "cluster"), (f"{TOP}.vector", "vector"), (f"{TOP}.control", "orchestrator"),
+    (f"{TOP}.window", "memory window"),
 )  # fmt: skip
 
 

@@ -93,13 +93,14 @@ def planted_faults(machine: Machine, agent: str, routers: Iterable[str], faults:
 class MachineTop(wiring.Component):
     """`machine` in gates.
 
-    Members: `dram`, AXI4 masters of the memory ports and, last, of the host's memory window; `window`, the AXI4 slave of
-    that; `host`, the AXI4 slave of the orchestrator, or with `agent='bench'` a `BenchSignature` named `bench` instead.
+    Members: `dram`, AXI4 masters of the memory ports and, last, of the host's memory window; `window`, the AXI4 slave
+    of that; `host`, the AXI4 slave of the orchestrator, or with `agent='bench'` a `BenchSignature` named `bench`
+    instead.
 
-    `links` maps each link's name to its sender's interface, `endpoints` each endpoint's to the component, `engines` holds
-    the memory engines by port. `faults` plants faults: {name of a router (`r21`), an endpoint, `agent` or `window`: fault of
-    a block there}. `l1` is what vector cores have as L1, for block RAM that cannot be the usual one; without `units` their
-    places are empty: what is sent there vanishes. Raises
+    `links` maps each link's name to its sender's interface, `endpoints` each endpoint's to the component, `engines`
+    holds the memory engines by port. `faults` plants faults: {name of a router (`r21`), an endpoint, `agent` or
+    `window`: fault of a block there}. `l1` is what vector cores have as L1, for block RAM that cannot be the usual one;
+    without `units` their places are empty: what is sent there vanishes. Raises
     `MachineError` for a compile-only machine, `CannotBuild` for errata that the gates do not reproduce and for a fault
     that is not there.
     """
@@ -110,7 +111,8 @@ class MachineTop(wiring.Component):
             raise ValueError(f"agent {agent!r}: {' or '.join(map(repr, AGENTS))} is expected")
         if machine.errata - ERRATA:
             raise CannotBuild(
-                f"machine {machine.name} asks for errata {', '.join(sorted(machine.errata - ERRATA))}; the RTL reproduces "
+                f"machine {machine.name} asks for errata {', '.join(sorted(machine.errata - ERRATA))}; the RTL "
+                "reproduces "
                 f"{', '.join(sorted(ERRATA))} only"
             )
         self.machine = machine
@@ -216,7 +218,9 @@ def machine_verilog(machine: Machine) -> str:
         _sizes("machine", machine),
         _sizes("memory", machine.memory),
     ]
-    for kind, sites in (("memory port", machine.ports), ("cluster", machine.clusters), ("vector core", machine.vectors)):
+    for kind, sites in (
+        ("memory port", machine.ports), ("cluster", machine.clusters), ("vector core", machine.vectors),
+    ):  # fmt: skip
         header += [_sizes(f"{kind} ({site.x},{site.y})", site) for site in sites]
     return "".join(f"// {line}".rstrip() + "\n" for line in header) + body
 

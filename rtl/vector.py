@@ -80,7 +80,9 @@ class VectorCore(wiring.Component):
                  errata: Collection[str] = (), fault: str | Value | None = None, l1: type[L1] = L1):  # fmt: skip
         power_of_two("VectorCore", 64, 512, l1_words=l1_words)
         if unknown := set(errata) - ERRATA:
-            raise TypeError(f"VectorCore has no errata {', '.join(sorted(unknown))}; there are: {', '.join(sorted(ERRATA))}")
+            raise TypeError(
+                f"VectorCore has no errata {', '.join(sorted(unknown))}; there are: {', '.join(sorted(ERRATA))}"
+            )
         self.planted = self._numbered(fault)
         self.at = {"x": x, "y": y}
         self.port = port

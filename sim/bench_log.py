@@ -1,4 +1,5 @@
-"""What simulators were built and run for, kept for a report: on when `KOHAKUTPU_BENCH_LOG` names a folder (`kohakutpu ci`)."""
+"""What simulators were built and run for, kept for a report: on when `KOHAKUTPU_BENCH_LOG` names a folder (`kohakutpu
+ci`)."""
 
 from __future__ import annotations
 

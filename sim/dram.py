@@ -100,7 +100,8 @@ class Dram(wiring.Component):
                 "  initial begin",
                 '    drawn = $value$plusargs("latency_seed=%d", seed) != 0;',
                 f'    if (!$value$plusargs("latency=%d", latency)) latency = {self.latency};',
-                f'    if (latency < 1 || latency > {self.latency}) $fatal(1, "+latency=%0d: 1 to {self.latency}", latency);',
+                f'    if (latency < 1 || latency > {self.latency}) $fatal(1, "+latency=%0d: 1 to {self.latency}", '
+                'latency);',
                 "    for (k = 0; k < WORDS; k = k + 1) store[k] = 0;",
                 "    now = 0;",
                 "  end",

@@ -79,8 +79,8 @@ def _text(record: Record | None, trace: Trace, units: dict[int, int]) -> str:
 def compare(on: Built, case: Case, played: Played, trace: Path, *, latency: int | None = None) -> Finding | None:
     """Play the model's schedule on the gates `on`: every record of the trace must be the model's, and memory after.
 
-    `trace` is the model's; `latency`, of the memory, is what the model's machine had if that was not `on`'s. A broken port
-    rule is a finding too, of kind 'rules'.
+    `trace` is the model's; `latency`, of the memory, is what the model's machine had if that was not `on`'s. A broken
+    port rule is a finding too, of kind 'rules'.
     """
     numbers = [program.number for program in case.programs]
     units = unit_types(on.machine)

@@ -70,8 +70,8 @@ def conversions(path: Path, simulator: str) -> list[Tally]:
 
 
 def vector_core(path: Path, simulator: str) -> list[Tally]:
-    return _counted(path, "recorded kernels, exp2 as published", _benches("test_vector").run, bench="bench_vector_golden",
-                    test="recorded_kernels", simulator=simulator, planted=True, golden=path.resolve())  # fmt: skip
+    return _counted(path, "recorded kernels, exp2 as published", _benches("test_vector").run,
+                    bench="bench_vector_golden", test="recorded_kernels", simulator=simulator, planted=True, golden=path.resolve())  # fmt: skip
 
 
 def cluster(path: Path, simulator: str) -> list[Tally]:

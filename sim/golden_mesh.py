@@ -1,4 +1,5 @@
-"""Whole-mesh recordings replayed on the gates: `mesh.npz` and `mesh_links.npz`, with the comparisons of the model's replay.
+"""Whole-mesh recordings replayed on the gates: `mesh.npz` and `mesh_links.npz`, with the comparisons of the model's
+replay.
 
 One simulation for each run, since L1s and accumulators survive a reset.
 """
@@ -22,7 +23,9 @@ from .machine import Built, build, simulate
 from .trace import transfers
 
 # Which of our links each recorded link is (conformance.mesh.RECORDED_LINKS, by name).
-RECORDED_LINKS = {1: "r11.local", 2: "cluster0.out", 3: "r21.local", 4: "vector0.out", 5: "r11.north", 6: "mag0.out", 7: "r11.west"}
+RECORDED_LINKS = {
+    1: "r11.local", 2: "cluster0.out", 3: "r21.local", 4: "vector0.out", 5: "r11.north", 6: "mag0.out", 7: "r11.west",
+}  # fmt: skip
 LOOK = 200  # cycles
 
 
@@ -97,7 +100,9 @@ def _replayed(built: Built, run, name: str, memory: Tally, flits: Tally) -> dict
             links[link.name].append(flit)
     flits.differ(done["wrong"], done["first"])
     flits.cycles += done["cycles"]
-    seen = SimpleNamespace(system=SimpleNamespace(memory=SimpleNamespace(read=lambda address, length: done["memory"][:length])))
+    seen = SimpleNamespace(
+        system=SimpleNamespace(memory=SimpleNamespace(read=lambda address, length: done["memory"][:length]))
+    )
     mesh.compare_memory(memory, name, seen, run.after)
     return links | {"arrived": [flit for _, flit in done["arrived"]]}
 
@@ -118,13 +123,16 @@ def check_mesh(path: Path, *, simulator: str) -> list[Tally]:
 def check_mesh_links(path: Path, *, simulator: str) -> list[Tally]:
     """The runs of `mesh_links.npz` on the gates of mm_mesh_links.
 
-    Runs that show errata are on a second machine, which has every erratum that one of them shows, as the recorded one had.
+    Runs that show errata are on a second machine, which has every erratum that one of them shows, as the recorded one
+    had.
     """
     names, runs = mesh.link_runs(path)
     showing = {run.name: run.errata | mesh.UNLISTED_ERRATA.get(run.name, frozenset()) for run in runs}
     timing = sum(run.timing for run in runs)
     memory = Tally(path.name, f"{counted(len(runs), 'link-level run')} on the gates, memory", "words")
-    title = f"{counted(len(runs) - timing, 'link-level run')} on the gates, every link ({timing} more bind in memory only)"
+    title = (
+        f"{counted(len(runs) - timing, 'link-level run')} on the gates, every link ({timing} more bind in memory only)"
+    )
     flits = Tally(path.name, title, "flits")
     machine = load("mm_mesh_links")
     for errata in (frozenset(), frozenset().union(*showing.values())):

@@ -63,7 +63,8 @@ class HostBus:
     async def _rise(self, name: str) -> None:
         """Let the machine run, at a falling edge with nothing left to drive, until a wire is 1 at such an edge.
 
-        Only a clock edge can change it, so that it has settled then; looking in every cycle would take most of the time.
+        Only a clock edge can change it, so that it has settled then; looking in every cycle would take most of the
+        time.
         """
         while not self._is(name):
             limit = Timer(self._patience * PERIOD + 1, "ns")

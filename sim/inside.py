@@ -1,7 +1,7 @@
 """Inside the simulator: a `MachineTop` under cocotb, and the functions that work on it as if it were a machine.
 
-A job is a plain function `job(machine, **arguments)` named "module:function". It runs in a thread that cocotb lets go on
-only while the simulation stands still, so loader and scenarios need not know what they run on.
+A job is a plain function `job(machine, **arguments)` named "module:function". It runs in a thread that cocotb lets go
+on only while the simulation stands still, so loader and scenarios need not know what they run on.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ from .trace import recorded
 
 @dataclass
 class RtlRun:
-    """A `Run` on the gates with what the monitors counted: `flits` is {node name: {flit type: count}}, as `ModelRun` has it."""
+    """A `Run` on the gates with what the monitors counted: `flits` is {node name: {flit type: count}}, as `ModelRun`
+    has it."""
 
     run: Run
     cycles: int
@@ -52,9 +53,10 @@ def run_rtl(artifact: Artifact, machine: Machine, operands: Mapping[str, np.ndar
     """Build `machine`'s gates (or take them from the cache) and run an artifact on them.
 
     `timeout` is the cycle budget of each wait; `trace` writes a trace to a file, while the simulation runs; `seed`,
-    `waves`, `window`, `latency` and `latency_seed` as `machine.simulate` has them; `faults` as `rtl.top.MachineTop` has them. Raises
-    `NoAnswer` when a wait expires, `BrokenRules` when an endpoint broke a rule of its port, `ToolchainError` without the
-    simulator, `BenchError` when it does not compile or crashes.
+    `waves`, `window`, `latency` and `latency_seed` as `machine.simulate` has them; `faults` as `rtl.top.MachineTop` has
+    them. Raises
+    `NoAnswer` when a wait expires, `BrokenRules` when an endpoint broke a rule of its port, `ToolchainError` without
+    the simulator, `BenchError` when it does not compile or crashes.
     """
     built = build(machine, simulator=simulator, waves=waves is not None, faults=faults)
     if latency is not None:
@@ -68,7 +70,9 @@ def run_rtl(artifact: Artifact, machine: Machine, operands: Mapping[str, np.ndar
         raise MachineComplaint(f"the memory ports refused {counted(done['refused'], 'request')}")
     names = node_names(machine)
     kinds = {"mag": machine.ports, "cluster": machine.clusters, "vector": machine.vectors}
-    senders = {f"{kind}{index}.out": names[site.node] for kind, sites in kinds.items() for index, site in enumerate(sites)}
+    senders = {
+        f"{kind}{index}.out": names[site.node] for kind, sites in kinds.items() for index, site in enumerate(sites)
+    }
     senders["agent.out"] = names[machine.agent.node]
     flits_sent = {
         senders[link]: {type_name(kind): count for kind, count in counts.items()}
@@ -78,7 +82,15 @@ def run_rtl(artifact: Artifact, machine: Machine, operands: Mapping[str, np.ndar
     hops = sum(sum(counts.values()) for counts in done["links"].values())
     read, written = (WORD_BYTES * sum(words) for words in done["words"].values())
     return RtlRun(
-        done["run"], int(done["run"].elapsed), flits_sent, hops, read, written, done["accesses"], done["cycles"], done["seconds"]
+        done["run"],
+        int(done["run"].elapsed),
+        flits_sent,
+        hops,
+        read,
+        written,
+        done["accesses"],
+        done["cycles"],
+        done["seconds"],
     )
 
 

@@ -10,7 +10,6 @@ import os
 import pickle
 import signal
 import tempfile
-import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -311,7 +310,9 @@ def _gates(built: Built, setting: Setting, arguments: dict, stop: Flag) -> Calla
             try:
                 with piped(sink) as records:
                     context = multiprocessing.get_context("spawn")
-                    process = context.Process(target=_simulation, args=(os.getpid(), built, records, answer, setting, arguments))
+                    process = context.Process(
+                        target=_simulation, args=(os.getpid(), built, records, answer, setting, arguments)
+                    )
                     process.start()
                     while process.is_alive():
                         process.join(WAIT)

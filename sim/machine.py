@@ -63,13 +63,14 @@ def build(machine: Machine, *, simulator: str, agent: str = "orchestrator", wave
           faults: Mapping[str, str] | None = None) -> Built:  # fmt: skip
     """Emit and compile `machine`; taken from the cache when its Verilog is the same.
 
-    `agent` is 'orchestrator', or 'bench' for a job that injects flits in its place; `waves` lets jobs record them, which
-    makes it slower; `faults` as `rtl.top.MachineTop` has them.
+    `agent` is 'orchestrator', or 'bench' for a job that injects flits in its place; `waves` lets jobs record them,
+    which makes it slower; `faults` as `rtl.top.MachineTop` has them.
     """
     text = emitted(machine, agent, faults)
     public = "\n".join([runner.control_file(TOP), *monitor.PUBLIC, ""])
     folder = runner.build(text.verilog, top=TOP, simulator=simulator, waves=waves, public=public,
-                          note=f"compiling the gates of {machine.name} for {simulator}: this takes minutes, and is kept")  # fmt: skip
+                          note=f"compiling the gates of {machine.name} for {simulator}: this takes minutes, and is "
+                               "kept")  # fmt: skip
     return Built(machine, simulator, folder, text.links, text.endpoints)
 
 
@@ -79,10 +80,10 @@ def simulate(built: Built, job: str, *, seed: int = 1, records: Path | None = No
     """Run `job` ("module:function") on a machine out of reset; returns what it returns, raises what it raises.
 
     Raises `BrokenRules` when a checker has seen a broken rule by the end of a job that raised nothing.
-    `records` is a file or a named pipe, for what `sim.trace` reads. `waves` is a folder for an FST of everything and the
-    views of `sim.waves`, of a machine that was built with waves; `window` is the first and the last cycle to record, all by
-    default. `latency` lowers that of the memory, and with `latency_seed` every burst's is drawn from 1 to it, as on the
-    models.
+    `records` is a file or a named pipe, for what `sim.trace` reads. `waves` is a folder for an FST of everything and
+    the views of `sim.waves`, of a machine that was built with waves; `window` is the first and the last cycle to
+    record, all by default. `latency` lowers that of the memory, and with `latency_seed` every burst's is drawn from 1
+    to it, as on the models.
     """
     options = {"records": records, "latency": latency, "latency_seed": latency_seed}
     if window is not None:
@@ -91,7 +92,8 @@ def simulate(built: Built, job: str, *, seed: int = 1, records: Path | None = No
         path = Path(name) / "job.task"
         machine = built.machine
         task = {
-            "parent": os.getpid(), "job": job, "arguments": arguments, "links": built.links, "memory": machine.memory, "ports": len(machine.ports),
+            "parent": os.getpid(), "job": job, "arguments": arguments, "links": built.links, "memory": machine.memory,
+            "ports": len(machine.ports),
             "endpoints": {name: endpoint_sites(machine)[name] for name in built.endpoints},
         }  # fmt: skip
         path.write_bytes(pickle.dumps(task))

@@ -51,14 +51,19 @@ class SimulatedTop(wiring.Component):
         self.endpoints = list(self.machine.endpoints)
         memory = machine.memory
         self.dram = Dram(
-            ports=len(machine.ports) + 1, memory_bytes=memory.bytes, latency=memory.latency, cycles_per_word=memory.cycles_per_word
+            ports=len(machine.ports) + 1,
+            memory_bytes=memory.bytes,
+            latency=memory.latency,
+            cycles_per_word=memory.cycles_per_word,
         )
         members = {
-            "cycle": Out(32), "quiet": Out(32), "quiet_for": In(32), "still": Out(1), "over": In(1), "activity": Out(32), "refused": Out(32),
+            "cycle": Out(32), "quiet": Out(32), "quiet_for": In(32), "still": Out(1), "over": In(1),
+            "activity": Out(32), "refused": Out(32),
             "read_words": Out(32 * len(machine.ports)), "written_words": Out(32 * len(machine.ports)),
             "settled": Out(len(machine.ports)),
             "violations": Out(VIOLATIONS_WIDTH * len(self.endpoints)), "owed": Out(OWED_WIDTH * len(self.endpoints)),
-            "states": Out(STATE_WIDTH * len(self.endpoints)), "backdoor": In(BackdoorSignature()), "window": In(HOST_AXI),
+            "states": Out(STATE_WIDTH * len(self.endpoints)), "backdoor": In(BackdoorSignature()),
+            "window": In(HOST_AXI),
         }  # fmt: skip
         if agent == "bench":
             self.injection = shared(Fifo, width=FLIT.size, depth=INJECTION_DEPTH)
@@ -96,7 +101,10 @@ class SimulatedTop(wiring.Component):
             wiring.connect(m, master, slave)
         for port, _ in enumerate(machine.engines):
             axi = machine.dram[port]
-            for total, beat in ((self.read_words, axi.rvalid & axi.rready), (self.written_words, axi.wvalid & axi.wready)):
+            for total, beat in (
+                (self.read_words, axi.rvalid & axi.rready),
+                (self.written_words, axi.wvalid & axi.wready),
+            ):
                 words = total.word_select(port, 32)
                 m.d.sync += words.eq(words + beat)
         m.d.comb += self.settled.eq(Cat(engine.settled for engine in machine.engines))
@@ -120,7 +128,8 @@ class SimulatedTop(wiring.Component):
         return m
 
     def _check(self, m: Module) -> None:
-        """A checker beside each endpoint. Ports of an agent send for others, and its own is busy until the host reads."""
+        """A checker beside each endpoint. Ports of an agent send for others, and its own is busy until the host
+        reads."""
         machine = self.machine.machine
         units = {f"cluster{index}": unit for index, unit in enumerate(machine.clusters)}
         units |= {f"vector{index}": unit for index, unit in enumerate(machine.vectors)}

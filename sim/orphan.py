@@ -26,8 +26,8 @@ def end_with(parent: int, end: Callable[[], None]) -> None:
 
 @contextmanager
 def group() -> Iterator[int]:
-    """A process group for commands that start others: all that is in it is killed when the block is left, or this process
-    ends, however it does.
+    """A process group for commands that start others: all that is in it is killed when the block is left, or this
+    process ends, however it does.
     """
     # Its leader reads a pipe that nobody writes to: it comes to its end with this process.
     leader = subprocess.Popen(["sh", "-c", "read _; kill -KILL 0"], stdin=subprocess.PIPE, process_group=0)

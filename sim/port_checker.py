@@ -1,7 +1,8 @@
-"""Checkers of endpoints, for simulation only: both links of one are watched, and broken rules counted (`sim.port_rules`).
+"""Checkers of endpoints, for simulation only: both links of one are watched, and broken rules counted
+(`sim.port_rules`).
 
-`PortChecker` stands beside an endpoint. `Checked(unit, node=...)` stands wherever `unit` would, and lets a bench show the
-endpoint another flit than the one on offer for a moment, to see whether `busy` depends on it.
+`PortChecker` stands beside an endpoint. `Checked(unit, node=...)` stands wherever `unit` would, and lets a bench show
+the endpoint another flit than the one on offer for a moment, to see whether `busy` depends on it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from rtl.emit import shared
 from rtl.fifo import Fifo
 from rtl.link import FLIT, view
 
-from .port_rules import COUNTER_BITS, CYCLE_BITS, OWED, OWED_BITS, OWED_WIDTH, RULES, STATE, STATE_WIDTH, VIOLATIONS_WIDTH
+from .port_rules import (
+    COUNTER_BITS, CYCLE_BITS, OWED, OWED_BITS, OWED_WIDTH, RULES, STATE, STATE_WIDTH, VIOLATIONS_WIDTH,
+)  # fmt: skip
 
 # From the accepting transfer to a valid completion: taken one later, retired one later, queue, register.
 LEAST_LATENCY = 4
@@ -27,7 +30,8 @@ WIRES = wiring.Signature({"flit": Out(FLIT), "valid": Out(1), "busy": Out(1)})
 
 
 class VerdictSignature(wiring.Signature):
-    """What a checker says: `violations`, a counter for each rule, and `owed`, what is outstanding (`sim.port_rules`)."""
+    """What a checker says: `violations`, a counter for each rule, and `owed`, what is outstanding
+    (`sim.port_rules`)."""
 
     def __init__(self, **more: wiring.Member):
         super().__init__({"violations": Out(VIOLATIONS_WIDTH), "owed": Out(OWED_WIDTH), **more})
@@ -38,7 +42,9 @@ class VerdictSignature(wiring.Signature):
 
 class CheckSignature(VerdictSignature):
     """A verdict of an endpoint that can be probed. `busy` is the endpoint's; while `probe` is high the endpoint sees
-    `probe_valid` and a flit of `probe_type` instead of what the network offers, which must be over before the clock edge."""
+    `probe_valid` and a flit of `probe_type` instead of what the network offers, which must be over before the clock
+    edge.
+    """
 
     def __init__(self):
         super().__init__(busy=Out(1), probe=In(1), probe_valid=In(1), probe_type=In(4))
@@ -48,9 +54,10 @@ class PortChecker(wiring.Component):
     """Watches an endpoint's port: `into` are the wires of the link to it, `out` of the link from it.
 
     `unit` says that it takes instructions and obeys the rules of the endpoint base; an agent's or a memory port only
-    has link rules. `named` says that whatever it sends must name `node`, its packed coordinate, as the source. `bound` is
-    for how many cycles it may be busy, None for as long as it likes; `outstanding` how many instructions it can hold at
-    most. Members besides: `violations` and `owed` as `VerdictSignature` has them; `state`, `sim.port_rules.STATE` packed.
+    has link rules. `named` says that whatever it sends must name `node`, its packed coordinate, as the source. `bound`
+    is for how many cycles it may be busy, None for as long as it likes; `outstanding` how many instructions it can hold
+    at most. Members besides: `violations` and `owed` as `VerdictSignature` has them; `state`, `sim.port_rules.STATE`
+    packed.
     """
 
     APART = True
@@ -61,7 +68,10 @@ class PortChecker(wiring.Component):
         self.bound = bound
         self.outstanding = outstanding
         super().__init__(
-            {"into": In(WIRES), "out": In(WIRES), "node": In(8), "state": Out(STATE_WIDTH), **VerdictSignature().members}
+            {
+                "into": In(WIRES), "out": In(WIRES), "node": In(8), "state": Out(STATE_WIDTH),
+                **VerdictSignature().members,
+            }  # fmt: skip
         )
 
     def elaborate(self, platform):

@@ -27,8 +27,8 @@ RULES = {
 OWED = ("instructions", "write_data", "burst_data")
 OWED_BITS = 16
 
-# What a hang report says of a node besides, lowest first: it takes no flit; its own flit is not taken; txn of the oldest
-# instruction and the cycle in which it arrived; signals raised, and code, argument and cycle of the last.
+# What a hang report says of a node besides, lowest first: it takes no flit; its own flit is not taken; txn of the
+# oldest instruction and the cycle in which it arrived; signals raised, and code, argument and cycle of the last.
 CYCLE_BITS = 32
 STATE = {
     "busy": 1, "blocked": 1, "txn": 8, "since": CYCLE_BITS, "signals": 16, "code": 8, "arg": 32, "cycle": CYCLE_BITS,
@@ -60,5 +60,6 @@ def state(word: int) -> dict[str, int]:
 def report(where: str, violations_word: int) -> str:
     """A line for each broken rule of the endpoint called `where`."""
     return "\n".join(
-        f"{where}: {name}, {counted(count, 'time')}: {RULES[name]}" for name, count in violations(violations_word).items()
+        f"{where}: {name}, {counted(count, 'time')}: {RULES[name]}"
+        for name, count in violations(violations_word).items()
     )

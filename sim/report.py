@@ -45,7 +45,8 @@ class Summary:
             f"- {counted(tests['passed'], 'test', 'passed')}, {tests['failed']} failed, {tests['skipped']} skipped, in "
             f"{self.seconds:,.0f} s of tests",
             f"- {counted(self.runs, 'simulation')}: {counted(benches['passed'], 'bench', 'passed', plural='benches')}, "
-            f"{benches['wanted']} failed as their test demands, {benches['failed']} failed, {benches['skipped']} skipped",
+            f"{benches['wanted']} failed as their test demands, {benches['failed']} failed, {benches['skipped']} "
+            "skipped",
             f"- {counted(builds[False], 'design')} compiled, {builds[True]} taken from the build cache",
             *(f"- FAILED {failure}" for failure in self.failures),
         ]
@@ -112,10 +113,14 @@ def merge(pytest_report: Path, log: Path) -> tuple[JUnitXml, Summary]:
             found = outcome(case)
             if found == "failed" and demanded:
                 found = "wanted"
-                case.system_out = "failed, as its test demands: " + "; ".join(result.message or "" for result in case.result)
+                case.system_out = "failed, as its test demands: " + "; ".join(
+                    result.message or "" for result in case.result
+                )
                 case.result = []
             elif found == "failed":
-                summary.failures.append(f"bench {case.classname}::{case.name}, seed {event['seed']}, in {event['test'] or 'no test'}")
+                summary.failures.append(
+                    f"bench {case.classname}::{case.name}, seed {event['seed']}, in {event['test'] or 'no test'}"
+                )
             summary.benches[found] += 1
             benches.add_testcase(case)
     whole.add_testsuite(benches)

@@ -78,15 +78,16 @@ class Compiler:
         with group() as together:
             for command in cmds:
                 done = subprocess.run(
-                    command, cwd=cwd, env=self.env, check=False, stdout=stdout, stderr=subprocess.STDOUT, process_group=together
+                    command, cwd=cwd, env=self.env, check=False, stdout=stdout, stderr=subprocess.STDOUT,
+                    process_group=together
                 )  # fmt: skip
                 if done.returncode:
                     raise RuntimeError(f"{command[0]} ended with status {done.returncode}")
 
 
 class PortsOnlyVerilator(cocotb_runner.Verilator):
-    """Verilator without `--public-flat-rw`: only what the control file names is reachable from Python. Waves are FST, and
-    can be of a part of the run."""
+    """Verilator without `--public-flat-rw`: only what the control file names is reachable from Python. Waves are FST,
+    and can be of a part of the run."""
 
     def _build_command(self):
         commands = super()._build_command()
@@ -95,7 +96,9 @@ class PortsOnlyVerilator(cocotb_runner.Verilator):
             (main,) = [item for item in commands[0] if item.endswith("/verilator.cpp")]
             text = Path(main).read_text()
             if text.count(DUMP) != 1:
-                raise ToolchainError(f"cocotb's main program for Verilator has {text.count(DUMP)} lines {DUMP!r}, not one")
+                raise ToolchainError(
+                    f"cocotb's main program for Verilator has {text.count(DUMP)} lines {DUMP!r}, not one"
+                )
             ours = Path(self.build_dir) / "main.cpp"
             ours.write_text(text.replace(DUMP, DUMP_WINDOW))
             commands[0] = [{"--trace": "--trace-fst", main: str(ours)}.get(item, item) for item in commands[0]]
@@ -145,8 +148,8 @@ def build(verilog: str, *, top: str, simulator: str, waves: bool = False, public
           note: str = "") -> Path:  # fmt: skip
     """Compile one Verilog text; returns the build folder, taken from the cache when nothing changed.
 
-    `public` is a Verilator control file to use in place of `control_file(top)`; `note` is said before a compile. Raises `ToolchainError`
-    for an unknown or missing simulator, `BenchError` when the compile fails.
+    `public` is a Verilator control file to use in place of `control_file(top)`; `note` is said before a compile. Raises
+    `ToolchainError` for an unknown or missing simulator, `BenchError` when the compile fails.
     """
     if simulator not in SIMULATORS:
         raise ToolchainError(f"unknown simulator {simulator!r}: expected one of {', '.join(SIMULATORS)}")
@@ -234,7 +237,8 @@ def read_results(path: Path) -> Verdict:
 
 
 def run(folder: Path, *, top: str, simulator: str, module: str, expected: Sequence[str] | None = None,
-        seed: int | None = None, extra_env: dict[str, str] | None = None, waves: bool = False, wave_file: Path | None = None,
+        seed: int | None = None, extra_env: dict[str, str] | None = None, waves: bool = False,
+        wave_file: Path | None = None,
         name: str = "run", search: Sequence[Path] = (), results: Path | None = None,
         plusargs: Sequence[str] = ()) -> Verdict:  # fmt: skip
     """Run the benches of Python module `module` on a built design.

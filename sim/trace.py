@@ -51,11 +51,14 @@ def parse(lines: Iterable[str], sink: Orderer) -> None:
         sink.advance(cycle)
         sink.add(record)
     if sink.cycles is None:
-        raise TraceError(f"the simulation's records end after {counted(number, 'line')} without saying that the run is over")
+        raise TraceError(
+            f"the simulation's records end after {counted(number, 'line')} without saying that the run is over"
+        )
 
 
 def transfers(path: Path, links: Sequence[str]) -> Iterator[tuple[int, Wire, Flit]]:
-    """(cycle, link, flit) of every transfer that a simulation wrote to the file `path`, in order of cycles and links."""
+    """(cycle, link, flit) of every transfer that a simulation wrote to the file `path`, in order of cycles and
+    links."""
     wires = [Wire(index, name) for index, name in enumerate(links)]
     with open(path) as file:
         for line in file:

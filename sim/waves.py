@@ -24,7 +24,8 @@ def wave_path(machine: Machine, folder: Path) -> Path:
 
 
 def write_views(machine: Machine, links: list[str], folder: Path, start: int = 0) -> list[str]:
-    """Write everything but the waves themselves, which begin at `start` ps, into `folder`; returns the names of the files.
+    """Write everything but the waves themselves, which begin at `start` ps, into `folder`; returns the names of the
+    files.
 
     `units.gtkw` has a group for each endpoint and each router with the fields of the flits on its links; the others are
     those of `kohakutpu.view.waves`.
@@ -43,7 +44,9 @@ def write_views(machine: Machine, links: list[str], folder: Path, start: int = 0
 def units_view(topology: Topology, folder: Path, start: int = 0) -> str:
     """A GTKWave save file: the links of each unit, in and out, then those between routers."""
     machine = topology.machine
-    lines = [f"[*] links of {machine.name} by unit", f'[dumpfile] "{wave_path(machine, folder)}"', f"[timestart] {start}"]
+    lines = [
+        f"[*] links of {machine.name} by unit", f'[dumpfile] "{wave_path(machine, folder)}"', f"[timestart] {start}",
+    ]  # fmt: skip
     wires = list(enumerate(topology.wires))
     endpoints = [place.name for place in topology.places]
     for name in endpoints:

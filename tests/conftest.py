@@ -32,7 +32,8 @@ def golden() -> Path:
 
 @contextmanager
 def _started(command, **options):
-    """A process that ends within the block. What fails there, or takes too long, kills it: leaving `Popen` would wait."""
+    """A process that ends within the block. What fails there, or takes too long, kills it: leaving `Popen` would
+    wait."""
     with subprocess.Popen(command, **options) as process:
         try:
             yield process
@@ -76,9 +77,12 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_report_header(config):
-    return f"golden vectors: {'full set, ' + str(FULL.relative_to(ROOT.parent)) if FULL.is_dir() else 'sampled set, tests/data/golden'}"
+    which = f"full set, {FULL.relative_to(ROOT.parent)}" if FULL.is_dir() else "sampled set, tests/data/golden"
+    return f"golden vectors: {which}"
 
 
 def pytest_terminal_summary(terminalreporter):
-    which = "the full set" if FULL.is_dir() else "the sampled set in tests/data/golden (no full set beside the checkout)"
+    which = (
+        "the full set" if FULL.is_dir() else "the sampled set in tests/data/golden (no full set beside the checkout)"
+    )
     terminalreporter.write_line(f"golden vectors: {which}")

@@ -57,7 +57,9 @@ def breaches(layer: str, imported: set[str]) -> list[str]:
     return wrong
 
 
-MODULES = sorted(p for p in (ROOT / "kohakutpu").rglob("*.py") if p.parent != ROOT / "kohakutpu" or p.stem != "__init__")
+MODULES = sorted(
+    p for p in (ROOT / "kohakutpu").rglob("*.py") if p.parent != ROOT / "kohakutpu" or p.stem != "__init__"
+)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -2,8 +2,8 @@
 
     python examples/digits/network.py [--machine ship_3x2] [--samples 64]
 
-The images are scikit-learn's (8x8 pixels, 1797 of them, the last 297 for testing); `train.py` made the weights. Prints the
-accuracy of float64, of what the kernel means and of the cycle model, and how far their numbers are apart.
+The images are scikit-learn's (8x8 pixels, 1797 of them, the last 297 for testing); `train.py` made the weights. Prints
+the accuracy of float64, of what the kernel means and of the cycle model, and how far their numbers are apart.
 """
 
 from __future__ import annotations

@@ -45,7 +45,9 @@ def gradients(w: dict[str, np.ndarray], tokens: np.ndarray, labels: np.ndarray) 
         a = r @ w[f"o{head}"]
         p = a @ v[f"v{head}"].swapaxes(-1, -2)
         p = v[f"p{head}"] * (p - (p * v[f"p{head}"]).sum(-1, keepdims=True)) / np.sqrt(DEPTH)
-        parts = {"q": p @ v[f"k{head}"], "k": p.swapaxes(-1, -2) @ v[f"q{head}"], "v": v[f"p{head}"].swapaxes(-1, -2) @ a}
+        parts = {
+            "q": p @ v[f"k{head}"], "k": p.swapaxes(-1, -2) @ v[f"q{head}"], "v": v[f"p{head}"].swapaxes(-1, -2) @ a,
+        }  # fmt: skip
         for part, value in parts.items():
             g[f"{part}{head}"] = against(value, v["n1"])
             n += value @ w[f"{part}{head}"]
@@ -57,7 +59,10 @@ def gradients(w: dict[str, np.ndarray], tokens: np.ndarray, labels: np.ndarray) 
 def main() -> int:
     tokens, labels = digits()
     random = np.random.default_rng(11)
-    w = {name: random.normal(0, shape[-1] ** -0.5, shape) if len(shape) > 1 else np.ones(shape) for name, shape in SHAPES.items()}
+    w = {
+        name: random.normal(0, shape[-1] ** -0.5, shape) if len(shape) > 1 else np.ones(shape)
+        for name, shape in SHAPES.items()
+    }
     w["classes"] /= tokens.shape[1]
     means, squares = ({name: np.zeros_like(value) for name, value in w.items()} for _ in range(2))
     step, steps = 0, EPOCHS * TRAINING // BATCH

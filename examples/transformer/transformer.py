@@ -2,9 +2,9 @@
 
     python examples/transformer/transformer.py [--machine quad] [--transport model] [--samples 16] [--plan]
 
-The images are scikit-learn's, as 16 patches of 2x2 pixels; `train.py` made the weights. Plans the network once, runs the last
-297 images (or the first few of those) in batches, holds every kernel's result of the first batch against the interpreter, and
-prints the accuracy beside float64.
+The images are scikit-learn's, as 16 patches of 2x2 pixels; `train.py` made the weights. Plans the network once, runs
+the last 297 images (or the first few of those) in batches, holds every kernel's result of the first batch against the
+interpreter, and prints the accuracy beside float64.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def exact(tokens: np.ndarray, held: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def network(session: Session, *, preq: bool = False) -> Callable[..., Tensor]:
-    """The model function of tokens [samples, 16, 20] to logits [samples, 10, 1], its weights pinned. `preq`: the weights
-    lie in memory as MXFP7."""
+    """The model function of tokens [samples, 16, 20] to logits [samples, 10, 1], its weights pinned. `preq`: the
+    weights lie in memory as MXFP7."""
     w = {name: session.pin(name, array) for name, array in weights().items()}
 
     def quantised(*names: str) -> Options:
@@ -113,7 +113,9 @@ def network(session: Session, *, preq: bool = False) -> Callable[..., Tensor]:
             o = call(flash_attention, q=q, k=k, v=v, block=32, gm=4).named(f"attended{head}")
             r = call(linear_add, x=o, w=w[f"o{head}"], r=r, options=quantised("w"), **TILE).named(f"r1.{head}")
         n = call(rmsnorm, x=r, w=w["norm2"]).named("n2")
-        h = call(swiglu, x=n, wg=w["gate"], wu=w["up"], fuse=False, options=quantised("wg", "wu"), **TILE).named("hidden")
+        h = call(swiglu, x=n, wg=w["gate"], wu=w["up"], fuse=False, options=quantised("wg", "wu"), **TILE).named(
+            "hidden"
+        )
         r = call(linear_add, x=h, w=w["down"], r=r, options=quantised("w"), **TILE).named("r2")
         n = call(rmsnorm, x=r, w=w["norm3"]).named("n3")
         scores = call(linear_transposed, x=n, w=w["classes"], options=quantised("w"), **ACROSS).named("scores")
@@ -156,7 +158,10 @@ def main() -> int:
     error = np.abs(found.astype(float) - reference) / np.abs(reference).max()
     for name, logits in (("float64", reference), ("interpreter", wanted), ("machine", found)):
         print(f"{name:12} {100 * (logits.argmax(1) == labels).mean():.2f} % of {len(labels)} right")
-    print(f"error, of the largest logit: median {np.median(error):.2%}, p99 {np.quantile(error, 0.99):.2%}, max {error.max():.2%}")
+    print(
+        f"error, of the largest logit: median {np.median(error):.2%}, p99 {np.quantile(error, 0.99):.2%}, max "
+        f"{error.max():.2%}"
+    )
     equal = all(row.equal for row in boundaries) and (found.view(np.uint16) == wanted.view(np.uint16)).all()
     print(
         f"{machine.name}: {outcomes[0].elapsed:,} {outcomes[0].unit} a batch of {BATCH}, {len(plan.steps)} steps, peak "

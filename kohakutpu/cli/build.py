@@ -1,6 +1,7 @@
 """Build a machine for an FPGA: with open tools down to a bitstream, or the files that Vivado builds.
 
-Exit status: 0 built (or written), 1 the tools refuse it, it does not fit or misses its clock, 2 refused, 3 a tool is missing.
+Exit status: 0 built (or written), 1 the tools refuse it, it does not fit or misses its clock, 2 refused, 3 a tool is
+missing.
 """
 
 from __future__ import annotations
@@ -24,13 +25,19 @@ SMALLEST = "mm_min"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("machine", nargs="?", default=SMALLEST, metavar="M", help=f"default {SMALLEST}")
-    parser.add_argument("--flow", choices=FLOWS, default=FLOWS[0], help="Yosys and nextpnr, or files for Vivado (default open)")
-    parser.add_argument("--board", metavar="B", help="a board by name, see docs/fpga.md (--flow open: default ulx3s_85f)")
+    parser.add_argument(
+        "--flow", choices=FLOWS, default=FLOWS[0], help="Yosys and nextpnr, or files for Vivado (default open)"
+    )
+    parser.add_argument(
+        "--board", metavar="B", help="a board by name, see docs/fpga.md (--flow open: default ulx3s_85f)"
+    )
     parser.add_argument("--part", metavar="P", help="--flow vivado without a board: the full name of a part")
     parser.add_argument("--clock", type=float, metavar="MHZ", help="--flow vivado with --part: the clock")
     parser.add_argument("--write-only", action="store_true", help="--flow open: write the files and run no tool")
     parser.add_argument(
-        "--without-units", action="store_true", help="--flow open: mesh, memory and orchestrator alone, to try a board's links with"
+        "--without-units",
+        action="store_true",
+        help="--flow open: mesh, memory and orchestrator alone, to try a board's links with",
     )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="a new folder for everything")
 

@@ -22,10 +22,13 @@ MARK = "kohakutpu-ci"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", type=Path, default=Path("build/ci"), metavar="DIR", help="reports (default build/ci)")
     parser.add_argument(
-        "pytest", nargs="*", metavar="ARG", help=f"for pytest, after --, instead of {' '.join(DEFAULT[:4])} -m 'not slow'"
+        "-o", "--output", type=Path, default=Path("build/ci"), metavar="DIR", help="reports (default build/ci)"
     )
+    parser.add_argument(
+        "pytest", nargs="*", metavar="ARG",
+        help=f"for pytest, after --, instead of {' '.join(DEFAULT[:4])} -m 'not slow'",
+    )  # fmt: skip
 
 
 def prepared(folder: Path) -> None:

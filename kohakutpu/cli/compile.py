@@ -1,4 +1,5 @@
-"""Compile a kernel of tiles, or an XPU launch, for a machine: a summary, every flit as text, or the artifact as JSON."""
+"""Compile a kernel of tiles, or an XPU launch, for a machine: a summary, every flit as text, or the artifact as
+JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     kernel_arguments(parser)
     launch_arguments(parser)
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--summary", action="store_true", help="counts, buffers, maps of L1, memory, predicted cycles (the default)")
+    form.add_argument(
+        "--summary", action="store_true", help="counts, buffers, maps of L1, memory, predicted cycles (the default)"
+    )
     form.add_argument("--flits", action="store_true", help="every flit, as text that `kohakutpu asm` reads")
     form.add_argument("--json", action="store_true", help="the artifact")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to a file instead")

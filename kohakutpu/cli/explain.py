@@ -21,7 +21,9 @@ SHOWN = 5  # tiles
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     kernel_arguments(parser)
-    parser.add_argument("--simulate", action="store_true", help="run it too, and show simulated cycles beside the predicted ones")
+    parser.add_argument(
+        "--simulate", action="store_true", help="run it too, and show simulated cycles beside the predicted ones"
+    )
 
 
 def main(args: argparse.Namespace) -> int:

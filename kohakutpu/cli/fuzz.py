@@ -140,7 +140,8 @@ def print_outcome(campaign: Campaign, args: argparse.Namespace, console: Console
     against = "models and oracle" if args.engine == "model" else "gates, models and oracle"
     console.print(
         f"{counted(campaign.programs, 'program')}, {counted(campaign.flits, 'flit', 'sent', form=',')}, "
-        f"{counted(campaign.cycles, 'cycle', form=',')} on {campaign.machine.name}: {against}; {campaign.judged} judged by the oracle, "
+        f"{counted(campaign.cycles, 'cycle', form=',')} on {campaign.machine.name}: {against}; {campaign.judged} "
+        "judged by the oracle, "
         f"{campaign.programs - campaign.judged} depend on timing", soft_wrap=True,
     )  # fmt: skip
     for reason, count in campaign.unjudged.most_common():

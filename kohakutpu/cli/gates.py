@@ -20,7 +20,9 @@ class NoGates(RuntimeError):
 def gates(name: str) -> ModuleType:
     """Module `name` of `rtl` or `sim`, imported from the checkout that this package lies in."""
     if not (ROOT / "rtl" / "top.py").exists():
-        raise NoGates(f"the RTL is part of a checkout, and {ROOT} is none: clone the project and use `pip install -e '.[rtl]'`")
+        raise NoGates(
+            f"the RTL is part of a checkout, and {ROOT} is none: clone the project and use `pip install -e '.[rtl]'`"
+        )
     if str(ROOT) not in sys.path:
         sys.path.append(str(ROOT))
     try:

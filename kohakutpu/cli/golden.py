@@ -29,10 +29,16 @@ HELP = "check golden vectors and recordings"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", type=Path, metavar="DIR", help="directory of golden files")
-    parser.add_argument("--engine", choices=ENGINES, default=ENGINES[0], help="what is checked: formats and models, or gates")
-    parser.add_argument("--simulator", choices=SIMULATORS, default=SIMULATORS[0], help=f"of the gates (default {SIMULATORS[0]})")
+    parser.add_argument(
+        "--engine", choices=ENGINES, default=ENGINES[0], help="what is checked: formats and models, or gates"
+    )
+    parser.add_argument(
+        "--simulator", choices=SIMULATORS, default=SIMULATORS[0], help=f"of the gates (default {SIMULATORS[0]})"
+    )
     parser.add_argument("--only", action="append", metavar="FILE", help="check only this file (repeatable)")
-    parser.add_argument("--cycles", type=Path, metavar="OUT", help="write the table of cycles, published and ours (.md or .json)")
+    parser.add_argument(
+        "--cycles", type=Path, metavar="OUT", help="write the table of cycles, published and ours (.md or .json)"
+    )
 
 
 def checks_of(args: argparse.Namespace) -> tuple[dict[str, Callable[[Path], list[Tally]]], dict[str, str]]:
@@ -97,4 +103,3 @@ def main(args: argparse.Namespace) -> int:
     failed = [tally for tally in tallies if not tally.ok]
     console.print(f"{counted(len(checks.keys() & set(known)), 'file')}, {compared:,} compared, {wrong:,} different")
     return 1 if failed or unserved(known, without) else 0
-

@@ -17,7 +17,8 @@ from kohakutpu.machine import list_machines
 DEFAULT_MACHINE = "mm_mesh"
 MOST_EXTENT = 1 << 32
 DEFAULTS = {
-    "lowering": LOWERINGS[0], "preq": [], "relayout": RELAYOUTS[0], "constants": CONSTANTS[0], "bands": "on", "ksplit": None,
+    "lowering": LOWERINGS[0], "preq": [], "relayout": RELAYOUTS[0], "constants": CONSTANTS[0], "bands": "on",
+    "ksplit": None,
 }  # fmt: skip
 
 
@@ -28,7 +29,8 @@ class ArgumentError(ValueError):
 def machine_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--machine", default=DEFAULT_MACHINE, metavar="M",
-        help=f"a name in machines/, a .yaml file or a .map picture (default {DEFAULT_MACHINE}; {', '.join(list_machines())})",
+        help="a name in machines/, a .yaml file or a .map picture "
+        f"(default {DEFAULT_MACHINE}; {', '.join(list_machines())})",
     )  # fmt: skip
 
 
@@ -36,15 +38,31 @@ def kernel_arguments(parser: argparse.ArgumentParser, *, optional: bool = False)
     several = {"nargs": "?"} if optional else {}
     parser.add_argument("kernel", metavar="KERNEL", help="module:function or path.py:function", **several)
     machine_argument(parser)
-    parser.add_argument("--shape", action="append", default=[], metavar="a=32x64", help="an operand's shape (repeatable)")
-    parser.add_argument("--knob", action="append", default=[], metavar="gm=8", help="a compile-time knob (repeatable); gm, gn, nk and ksplit may be auto")
-    parser.add_argument("--lowering", choices=LOWERINGS, default=DEFAULTS["lowering"], help="instruction selection")
-    parser.add_argument("--preq", action="append", default=DEFAULTS["preq"], metavar="w", help="an operand to quantise as it is uploaded (repeatable)")
-    parser.add_argument("--relayout", choices=RELAYOUTS, default=DEFAULTS["relayout"], help="who copies a temp into another byte order")
-    parser.add_argument("--bands", choices=("on", "off"), default=DEFAULTS["bands"], help="whether neighbouring statements share a program")
-    parser.add_argument("--constants", choices=CONSTANTS, default=DEFAULTS["constants"], help="where numbers in expressions are held")
     parser.add_argument(
-        "--ksplit", type=_parts, metavar="N", help="parts of K, each on a cluster of its own (changes rounding), or auto; the knob of that name",
+        "--shape", action="append", default=[], metavar="a=32x64", help="an operand's shape (repeatable)"
+    )
+    parser.add_argument(
+        "--knob", action="append", default=[], metavar="gm=8",
+        help="a compile-time knob (repeatable); gm, gn, nk and ksplit may be auto",
+    )  # fmt: skip
+    parser.add_argument("--lowering", choices=LOWERINGS, default=DEFAULTS["lowering"], help="instruction selection")
+    parser.add_argument(
+        "--preq", action="append", default=DEFAULTS["preq"], metavar="w",
+        help="an operand to quantise as it is uploaded (repeatable)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--relayout", choices=RELAYOUTS, default=DEFAULTS["relayout"], help="who copies a temp into another byte order"
+    )
+    parser.add_argument(
+        "--bands", choices=("on", "off"), default=DEFAULTS["bands"],
+        help="whether neighbouring statements share a program",
+    )  # fmt: skip
+    parser.add_argument(
+        "--constants", choices=CONSTANTS, default=DEFAULTS["constants"], help="where numbers in expressions are held"
+    )
+    parser.add_argument(
+        "--ksplit", type=_parts, metavar="N",
+        help="parts of K, each on a cluster of its own (changes rounding), or auto; the knob of that name",
     )  # fmt: skip
 
 

@@ -119,7 +119,10 @@ def print_all(outcomes: list, machine: Machine) -> None:
     events = sum(outcome.events for outcome in outcomes)
     differing = sum(outcome.divergence is not None for outcome in outcomes)
     both = "" if differing else f", {counted(sum(outcome.cycles for outcome in outcomes), 'cycle', form=',')} both"
-    print(f"{counted(len(outcomes), 'kernel')} on {machine.name}: {counted(events, 'event', form=',')}, {differing} differing{both}")
+    print(
+        f"{counted(len(outcomes), 'kernel')} on {machine.name}: {counted(events, 'event', form=',')}, {differing} "
+        f"differing{both}"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -160,7 +163,9 @@ def main(args: argparse.Namespace) -> int:
                 window=args.window,
             )  # fmt: skip
             if args.window and args.window[0] >= done.simulated:
-                raise ArgumentError(f"--window {args.window[0]}:{args.window[1]}: the run ended with cycle {done.simulated - 1}")
+                raise ArgumentError(
+                    f"--window {args.window[0]}:{args.window[1]}: the run ended with cycle {done.simulated - 1}"
+                )
             which = f"cycles {args.window[0]} to {args.window[1]}" if args.window else "all cycles"
             print(f"{kernel.name} on {machine.name}: waves of the gates, {which}, are in {args.waves}")
             continue
@@ -168,7 +173,10 @@ def main(args: argparse.Namespace) -> int:
         outcome = side.lockstep(artifact, machine, operands, setting, command=command)
         outcomes.append(outcome)
         differing = 0 if outcome.divergence is None else 1
-        print(f"{kernel.name} on {machine.name}: {counted(outcome.events, 'event', form=',')}, {differing} differing", end="")
+        print(
+            f"{kernel.name} on {machine.name}: {counted(outcome.events, 'event', form=',')}, {differing} differing",
+            end="",
+        )
         if outcome.divergence is None:
             print(f", {counted(outcome.cycles, 'cycle', form=',')} both", flush=True)
             continue

@@ -1,4 +1,5 @@
-"""Check, show, draw or convert a machine description: `yaml` makes a description of a text map, `picture` the map of a description."""
+"""Check, show, draw or convert a machine description: `yaml` makes a description of a text map, `picture` the map of a
+description."""
 
 from __future__ import annotations
 
@@ -57,11 +58,15 @@ def show(machine) -> None:
     table = Table("what", "at", "parameters", box=None)
     agent = "an endpoint of its own" if machine.agent.own_endpoint else "answers at memory port 0"
     table.add_row("agent", f"({machine.agent.x},{machine.agent.y})", agent)
-    for kind, sites in (("memory port", machine.ports), ("cluster", machine.clusters), ("vector core", machine.vectors)):
+    for kind, sites in (
+        ("memory port", machine.ports), ("cluster", machine.clusters), ("vector core", machine.vectors),
+    ):  # fmt: skip
         for site in sites:
             values = {f.name: getattr(site, f.name) for f in dataclasses.fields(site) if f.name not in ("x", "y")}
             table.add_row(kind, f"({site.x},{site.y})", " ".join(f"{k}={v}" for k, v in values.items()))
-    sizes = " ".join(f"{name}={getattr(machine, name)}" for name in ("fifo_depth", "staging_flits", "tx_depth", "rx_depth"))
+    sizes = " ".join(
+        f"{name}={getattr(machine, name)}" for name in ("fifo_depth", "staging_flits", "tx_depth", "rx_depth")
+    )
     table.add_row("routers, agent", f"{machine.nx}x{machine.ny}", sizes)
     memory = " ".join(f"{k}={v}" for k, v in dataclasses.asdict(machine.memory).items())
     table.add_row("DRAM", "", memory)

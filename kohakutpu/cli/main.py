@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from kohakutpu import __version__
 
 COMMANDS = (
-    "compile", "explain", "plan", "run", "sim", "lockstep", "fuzz", "view", "report", "disasm", "asm", "machine", "errata", "golden",
+    "compile", "explain", "plan", "run", "sim", "lockstep", "fuzz", "view", "report", "disasm", "asm", "machine",
+    "errata", "golden",
     "rtl", "synth", "xpu", "bringup", "serve", "sweep", "ci", "build",
 )  # fmt: skip
 
@@ -89,7 +90,9 @@ def handle(args: argparse.Namespace) -> int:
     try:
         return args.handler(args)
     except SystemExit as error:
-        raise Escape(f"the code that was loaded ended the process (status {error.code}) before there was a result") from error
+        raise Escape(
+            f"the code that was loaded ended the process (status {error.code}) before there was a result"
+        ) from error
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -64,7 +64,8 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextmanager
 def text_atomically(path: Path) -> Iterator[TextIO]:
-    """A text file to write piece by piece under a temporary name beside `path`; renamed at the end. `NAME.gz` is compressed."""
+    """A text file to write piece by piece under a temporary name beside `path`; renamed at the end. `NAME.gz` is
+    compressed."""
     check_writable(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)

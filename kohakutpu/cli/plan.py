@@ -1,6 +1,8 @@
-"""Plan a whole model: its kernels, the copies between them, every buffer with its place and its life, and what it costs.
+"""Plan a whole model: its kernels, the copies between them, every buffer with its place and its life, and what it
+costs.
 
-MODEL names a function that is given a session, pins what stays in memory and returns the model function (docs/models.md).
+MODEL names a function that is given a session, pins what stays in memory and returns the model function
+(docs/models.md).
 """
 
 from __future__ import annotations
@@ -22,8 +24,12 @@ HELP = "plan a whole model: kernels, copies, memory"
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="module:function or path.py:function")
     machine_argument(parser)
-    parser.add_argument("--shape", action="append", default=[], metavar="x=8x16x20", help="an input's shape (repeatable)")
-    parser.add_argument("--knob", action="append", default=[], metavar="preq=True", help="an argument of the function (repeatable)")
+    parser.add_argument(
+        "--shape", action="append", default=[], metavar="x=8x16x20", help="an input's shape (repeatable)"
+    )
+    parser.add_argument(
+        "--knob", action="append", default=[], metavar="preq=True", help="an argument of the function (repeatable)"
+    )
 
 
 def _is_model(module: ModuleType, value: object) -> bool:
@@ -35,7 +41,9 @@ def main(args: argparse.Namespace) -> int:
     machine, shapes, knobs = load(args.machine), shapes_of(args), knobs_of(args)
     build = load_object(args.model, (FunctionType, Kernel), "model", _is_model)
     if isinstance(build, Kernel):
-        raise ArgumentError(f"{args.model} is a kernel: `kohakutpu compile` shows those; a function of a session is expected")
+        raise ArgumentError(
+            f"{args.model} is a kernel: `kohakutpu compile` shows those; a function of a session is expected"
+        )
     session = Session(machine)
     try:
         inspect.signature(build).bind(session, **knobs)
@@ -43,6 +51,8 @@ def main(args: argparse.Namespace) -> int:
         raise ArgumentError(f"{args.model} is given a session and {knobs or 'no knobs'}: {error}") from error
     function = build(session, **knobs)
     if not callable(function):
-        raise ArgumentError(f"{args.model} returned {type(function).__name__}: expected a model function, to be planned")
+        raise ArgumentError(
+            f"{args.model} returned {type(function).__name__}: expected a model function, to be planned"
+        )
     print(session.plan(function, **shapes).summary())
     return 0

@@ -16,14 +16,19 @@ def print_machine(artifact: Artifact, result, engine: str = "model") -> None:
     )
     for node, types in result.flits.items():
         print(f"  {node:16} sent " + ", ".join(f"{count} {name}" for name, count in types.items()))
-    print(f"  {counted(result.hops, 'flit-hop')}, DRAM {result.dram_read} bytes read, {result.dram_written} bytes written")
+    print(
+        f"  {counted(result.hops, 'flit-hop')}, DRAM {result.dram_read} bytes read, {result.dram_written} bytes written"
+    )
 
 
 def print_comparisons(rows: list[Comparison], engine: str = "model") -> bool:
     """Each buffer's size and digest on both sides; True when all are equal."""
     for row in rows:
         verdict = "byte-equal" if row.equal else f"{row.different} of {row.bytes // 2} elements differ"
-        print(f"  {row.buffer:12} {row.bytes} bytes  reference sha256 {row.expected}  {engine} sha256 {row.found}  {verdict}")
+        print(
+            f"  {row.buffer:12} {row.bytes} bytes  reference sha256 {row.expected}  {engine} sha256 {row.found}  "
+            f"{verdict}"
+        )
         if row.first is not None:
             print(f"  {row.first}")
     equal = all(row.equal for row in rows) and bool(rows)

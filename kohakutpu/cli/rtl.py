@@ -17,7 +17,9 @@ HELP = "write a machine's Verilog"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("machine", nargs="?", default=DEFAULT_MACHINE, metavar="M", help=f"default {DEFAULT_MACHINE}")
-    parser.add_argument("-o", "--output", type=Path, metavar="OUT.v", help="the file to write (default: standard output)")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="OUT.v", help="the file to write (default: standard output)"
+    )
 
 
 def main(args: argparse.Namespace) -> int:

@@ -42,22 +42,39 @@ ENGINES = ("model", "rtl", "reference")
 def arguments(parser: argparse.ArgumentParser) -> None:
     kernel_arguments(parser)
     parser.add_argument("--engine", choices=ENGINES, default="model", help="what runs it (default model)")
-    parser.add_argument("--transport", metavar="T", help="run it on whatever answers there instead (docs/transports.md)")
-    parser.add_argument("--simulator", choices=SIMULATORS, help=f"of the gates, for --engine rtl (default {SIMULATORS[0]})")
-    parser.add_argument("--in", action="append", default=[], dest="inputs", metavar="x=x.npy", help="an operand (repeatable)")
-    parser.add_argument("--random", type=int, metavar="SEED", help="normal operands of the given --shape, deviation 0.3")
+    parser.add_argument(
+        "--transport", metavar="T", help="run it on whatever answers there instead (docs/transports.md)"
+    )
+    parser.add_argument(
+        "--simulator", choices=SIMULATORS, help=f"of the gates, for --engine rtl (default {SIMULATORS[0]})"
+    )
+    parser.add_argument(
+        "--in", action="append", default=[], dest="inputs", metavar="x=x.npy", help="an operand (repeatable)"
+    )
+    parser.add_argument(
+        "--random", type=int, metavar="SEED", help="normal operands of the given --shape, deviation 0.3"
+    )
     parser.add_argument("--out", action="append", default=[], metavar="y=y.npy", help="write a result (repeatable)")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write what was measured and compared, as JSON")
     parser.add_argument("--precision", action="store_true", help="compare with float64 too: percentiles of the error")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write every accepted flit and what units did (docs/trace.md)")
-    parser.add_argument("--waves", type=Path, metavar="DIR", help="record waves of the gates, with views of them (--engine rtl)")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write every accepted flit and what units did (docs/trace.md)"
+    )
+    parser.add_argument(
+        "--waves", type=Path, metavar="DIR", help="record waves of the gates, with views of them (--engine rtl)"
+    )
     parser.add_argument(
         "--fault", action="append", default=[], metavar="NAME",
         help="inject a fault (repeatable); for --engine rtl PLACE=NAME, such as cluster0=lane-tie",
     )  # fmt: skip
-    parser.add_argument("--list-faults", action=ListFaults, help="print the faults of the models and exit (of the gates: docs/verification.md)")
+    parser.add_argument(
+        "--list-faults", action=ListFaults,
+        help="print the faults of the models and exit (of the gates: docs/verification.md)",
+    )  # fmt: skip
     parser.add_argument("--no-skip", action="store_true", help="visit every block in every cycle (slow, same cycles)")
-    parser.add_argument("--timeout", type=int, metavar="CYCLES", help="cycle budget of each wait (on a card, in seconds)")
+    parser.add_argument(
+        "--timeout", type=int, metavar="CYCLES", help="cycle budget of each wait (on a card, in seconds)"
+    )
 
 
 class ListFaults(argparse.Action):
@@ -83,11 +100,15 @@ def operands_of(kernel: Kernel, args: argparse.Namespace) -> dict[str, np.ndarra
     if args.random is None:
         missing = [name for name in names if name not in files]
         if missing:
-            raise ArgumentError(f"no value for {', '.join(missing)}: give --in {missing[0]}=file.npy, or --random and --shape")
+            raise ArgumentError(
+                f"no value for {', '.join(missing)}: give --in {missing[0]}=file.npy, or --random and --shape"
+            )
         arrays = {name: read_array(name, files[name]) for name in names}
         for name, shape in shapes_of(args).items():
             if arrays[name].shape != shape:
-                raise ArgumentError(f"--shape {name}={'x'.join(map(str, shape))}, but {files[name]} has {arrays[name].shape}")
+                raise ArgumentError(
+                    f"--shape {name}={'x'.join(map(str, shape))}, but {files[name]} has {arrays[name].shape}"
+                )
         return arrays
     if files:
         raise ArgumentError("--random makes every operand: it does not go with --in")
@@ -119,17 +140,26 @@ class TransportRun:
 
     def print(self, artifact: Artifact, transport: str) -> None:
         took = f"{self.run.elapsed:.6g} {self.run.unit}"
-        print(f"{artifact.kernel} on {artifact.machine}, {transport}: {took}, {counted(artifact.flit_count, 'instruction flit')}")
+        print(
+            f"{artifact.kernel} on {artifact.machine}, {transport}: {took}, "
+            f"{counted(artifact.flit_count, 'instruction flit')}"
+        )
 
 
 def run_on(args: argparse.Namespace, artifact: Artifact, machine: Machine, operands: dict[str, np.ndarray]):
     """What the models or the gates did: a `ModelRun` or an `RtlRun`; a `TransportRun` where nobody counts."""
     if args.transport is not None:
-        with open_transport(args.transport, machine, faults=args.fault) as transport, rounds(artifact.kernel) as progress:
-            return TransportRun(Loader(Driver(transport, timeout=args.timeout), progress=progress).run(artifact, operands))
+        with (
+            open_transport(args.transport, machine, faults=args.fault) as transport,
+            rounds(artifact.kernel) as progress,
+        ):
+            return TransportRun(
+                Loader(Driver(transport, timeout=args.timeout), progress=progress).run(artifact, operands)
+            )
     if args.engine == "rtl":
         return gates("sim.kernels").run_rtl(
-            artifact, machine, operands, simulator=args.simulator or SIMULATORS[0], trace=args.trace, timeout=args.timeout,
+            artifact, machine, operands, simulator=args.simulator or SIMULATORS[0], trace=args.trace,
+            timeout=args.timeout,
             waves=args.waves, faults=pairs(args.fault, "--fault", "place=name, such as cluster0=lane-tie"),
         )  # fmt: skip
     with rounds(artifact.kernel) as progress:
@@ -139,7 +169,9 @@ def run_on(args: argparse.Namespace, artifact: Artifact, machine: Machine, opera
         )  # fmt: skip
 
 
-def numbers(kernel: Kernel, knobs: dict[str, object], operands: dict[str, np.ndarray], image: Image, beside: bool) -> dict:
+def numbers(
+    kernel: Kernel, knobs: dict[str, object], operands: dict[str, np.ndarray], image: Image, beside: bool
+) -> dict:
     """Print what saturated, and `beside` float64 what the number formats cost; the same as a record."""
     trace = kernel.trace(**knobs)
     lines = exact.saturations(trace, image)
@@ -159,12 +191,16 @@ def main(args: argparse.Namespace) -> int:
     targets = pairs(args.out, "--out", "name=file.npy")
     unknown = sorted(targets.keys() - {port.name for port in kernel.outputs})
     if unknown:
-        raise ArgumentError(f"{kernel.name} has no output {', '.join(unknown)}; it has {', '.join(p.name for p in kernel.outputs)}")
+        raise ArgumentError(
+            f"{kernel.name} has no output {', '.join(unknown)}; it has {', '.join(p.name for p in kernel.outputs)}"
+        )
     if args.timeout is not None and args.timeout < 1:
         raise ArgumentError(f"--timeout {args.timeout}: expected at least one cycle")
     check_outputs([path for path in (*map(Path, targets.values()), args.report, args.trace) if path])
     if args.transport is not None:
-        given = {"--engine": args.engine != "model", "--no-skip": args.no_skip, "--trace": args.trace, "--waves": args.waves}
+        given = {
+            "--engine": args.engine != "model", "--no-skip": args.no_skip, "--trace": args.trace, "--waves": args.waves,
+        }  # fmt: skip
         if wrong := [name for name, value in given.items() if value]:
             raise ArgumentError(f"--transport {args.transport} is what runs it: it does not go with {wrong[0]}")
         args.engine = args.transport
@@ -172,7 +208,11 @@ def main(args: argparse.Namespace) -> int:
         raise ArgumentError(f"--no-skip is about the cycle models: it does not go with --engine {args.engine}")
     if args.fault and args.engine == "reference":
         raise ArgumentError("--fault is about machines: it does not go with --engine reference")
-    if args.transport is None and args.engine == "model" and (placed := [fault for fault in args.fault if "=" in fault]):
+    if (
+        args.transport is None
+        and args.engine == "model"
+        and (placed := [fault for fault in args.fault if "=" in fault])
+    ):
         raise ArgumentError(f"--fault {placed[0]}: PLACE=NAME plants a fault in the gates, and goes with --engine rtl")
     for name, given in (("--simulator", args.simulator), ("--waves", args.waves)):
         if given is not None and args.engine != "rtl":

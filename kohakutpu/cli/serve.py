@@ -1,8 +1,8 @@
 """Serve a machine over a socket, so that scripts in other processes drive it one after the other (docs/transports.md,
 socket).
 
-Exit status: 0 ended by Ctrl-C or SIGTERM once it served, 130 or 143 before that; 1 the gates broke a rule; 2 refused; 3 no
-way to the machine, the address is taken, or a client went without an end.
+Exit status: 0 ended by Ctrl-C or SIGTERM once it served, 130 or 143 before that; 1 the gates broke a rule; 2 refused; 3
+no way to the machine, the address is taken, or a client went without an end.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The machine is its cycle models, its gates in a simulator, or both: then the images of all three must be equal.
 
 On a machine with clusters and vector cores: the fused `linear_silu` (32x64 @ 32x64, gm = gn = 8) and its staged
-twin. On one without vector cores the plain matrix product, since an epilogue has nowhere to run; on one without clusters
-an elementwise kernel.
+twin. On one without vector cores the plain matrix product, since an epilogue has nowhere to run; on one without
+clusters an elementwise kernel.
 """
 
 from __future__ import annotations
@@ -35,9 +35,15 @@ ENGINES = ("model", "rtl", "both")
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--machine", default=DEFAULT_MACHINE, metavar="M", help=f"default {DEFAULT_MACHINE}")
     parser.add_argument("--engine", choices=ENGINES, default="model", help="what runs them (default model)")
-    parser.add_argument("--simulator", choices=SIMULATORS, default=SIMULATORS[0], help=f"of the gates (default {SIMULATORS[0]})")
-    parser.add_argument("--waves", type=Path, metavar="DIR", help="record waves of the gates into a folder for each kernel")
-    parser.add_argument("--fault", action="append", default=[], metavar="NAME", help="inject a fault (`run --list-faults`)")
+    parser.add_argument(
+        "--simulator", choices=SIMULATORS, default=SIMULATORS[0], help=f"of the gates (default {SIMULATORS[0]})"
+    )
+    parser.add_argument(
+        "--waves", type=Path, metavar="DIR", help="record waves of the gates into a folder for each kernel"
+    )
+    parser.add_argument(
+        "--fault", action="append", default=[], metavar="NAME", help="inject a fault (`run --list-faults`)"
+    )
 
 
 def cases(machine: Machine) -> list[tuple[str, str, dict[str, object], dict[str, str]]]:
@@ -54,7 +60,9 @@ def cases(machine: Machine) -> list[tuple[str, str, dict[str, object], dict[str,
     return [("plain", "kohakutpu.kernels.elementwise:silu", {}, {"x": "x.npy"})]
 
 
-def run_engines(args: argparse.Namespace, artifact: Artifact, machine: Machine, operands: dict, title: str) -> Iterator[tuple]:
+def run_engines(
+    args: argparse.Namespace, artifact: Artifact, machine: Machine, operands: dict, title: str
+) -> Iterator[tuple]:
     """(engine, what it gave) for each engine that was asked for, as it is done."""
     waves = args.waves and args.waves / title
     if args.engine != "rtl":
@@ -71,7 +79,9 @@ def main(args: argparse.Namespace) -> int:
     machine = load(args.machine)
     machine.require_mesh()
     if args.fault and args.engine != "model":
-        raise ArgumentError(f"--fault {args.fault[0]} is a fault of the models: it does not go with --engine {args.engine}")
+        raise ArgumentError(
+            f"--fault {args.fault[0]} is a fault of the models: it does not go with --engine {args.engine}"
+        )
     if args.waves and args.engine == "model":
         raise ArgumentError(f"--waves {args.waves} is about the gates: it needs --engine rtl or both")
     equal = True

@@ -1,6 +1,8 @@
-"""Run a kernel over shapes, knobs, machines and seeds on the workers of a dask scheduler, each point against the interpreter.
+"""Run a kernel over shapes, knobs, machines and seeds on the workers of a dask scheduler, each point against the
+interpreter.
 
-Exit status: 0 all rows that ran are byte-equal, 1 a wrong row, 2 refused, 3 no scheduler or worker, 4 a point without an answer.
+Exit status: 0 all rows that ran are byte-equal, 1 a wrong row, 2 refused, 3 no scheduler or worker, 4 a point without
+an answer.
 """
 
 from __future__ import annotations
@@ -33,10 +35,15 @@ class SweepError(ValueError):
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("spec", type=Path, metavar="SPEC.yaml", help="what is swept (docs/sweep.md)")
     parser.add_argument(
-        "--scheduler", default=cluster.LOCAL, metavar="S", help="local, or tcp://host:port of a dask scheduler (default local)"
+        "--scheduler",
+        default=cluster.LOCAL,
+        metavar="S",
+        help="local, or tcp://host:port of a dask scheduler (default local)",
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes of --scheduler local (default 2)")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="the folder for rows and plots (default SPEC beside the file)")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="the folder for rows and plots (default SPEC beside the file)"
+    )
     parser.add_argument("--resume", action="store_true", help="go on with the rows that the folder has")
 
 
@@ -121,7 +128,10 @@ def _summary(rows: Sequence[dict], lost: dict[Point, str]) -> None:
         if not found:
             continue
         kinds = Counter(row["error"] for row in found if row["error"])
-        print(f"{len(found):6} {verdict}" + (f": {', '.join(f'{n} {kind}' for kind, n in kinds.most_common())}" if kinds else ""))
+        print(
+            f"{len(found):6} {verdict}"
+            + (f": {', '.join(f'{n} {kind}' for kind, n in kinds.most_common())}" if kinds else "")
+        )
         if verdict == VERDICTS[0]:
             continue
         reasons = Counter(f"{row['error'] or 'bytes'}: {row['message']}" for row in found)
@@ -136,7 +146,8 @@ def _summary(rows: Sequence[dict], lost: dict[Point, str]) -> None:
 
 
 def _status(rows: Sequence[dict], lost: dict[Point, str]) -> int:
-    """Wrong before no answer before refused: a refused point among right ones is a result, and nothing but those is none."""
+    """Wrong before no answer before refused: a refused point among right ones is a result, and nothing but those is
+    none."""
     verdicts = Counter(row["verdict"] for row in rows)
     if verdicts["wrong"] or verdicts[FAILED]:
         return 1

@@ -173,7 +173,8 @@ class Neighbour:
 
 
 class ClusterBench(Neighbour, Component):
-    """A cluster model of the sizes of `unit` and its neighbour, which refuses a flit in each cycle for which `refuse` holds."""
+    """A cluster model of the sizes of `unit` and its neighbour, which refuses a flit in each cycle for which `refuse`
+    holds."""
 
     def __init__(self, unit: ClusterUnit, *, latency: int = 10, memory_bytes: int = 1 << 20, skip: bool = True,
                  faults: frozenset[str] = frozenset(), refuse: Callable[[int], bool] | None = None):  # fmt: skip

@@ -30,7 +30,9 @@ def table(rows: list[Row]) -> str:
     lines = [HEADING + "| file | rows | ours / published, least | median | greatest |", "|---|---:|---:|---:|---:|"]
     for name in dict.fromkeys(row[0] for row in rows):
         ratios = sorted(ours / theirs for file, _, theirs, ours in rows if file == name)
-        lines.append(f"| {name} | {len(ratios)} | {ratios[0]:.2f} | {ratios[len(ratios) // 2]:.2f} | {ratios[-1]:.2f} |")
+        lines.append(
+            f"| {name} | {len(ratios)} | {ratios[0]:.2f} | {ratios[len(ratios) // 2]:.2f} | {ratios[-1]:.2f} |"
+        )
     lines += ["", "| file | case | published | ours | ours / published |", "|---|---|---:|---:|---:|"]
     lines += [f"| {file} | {case} | {theirs} | {ours} | {ours / theirs:.2f} |" for file, case, theirs, ours in rows]
     return "\n".join(lines) + "\n"
@@ -38,4 +40,6 @@ def table(rows: list[Row]) -> str:
 
 def measure(folder: Path) -> list[Row]:
     """Every row of the golden files in `folder`."""
-    return [row for name, check in CHECKS.items() if (folder / name).exists() for row in rows_of(name, check(folder / name))]
+    return [
+        row for name, check in CHECKS.items() if (folder / name).exists() for row in rows_of(name, check(folder / name))
+    ]

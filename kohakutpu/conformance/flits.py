@@ -72,7 +72,9 @@ def _parse(text: str, path: Path) -> Recording:
     clusters, vectors, agent, staging, depth = _found(pattern, head["machine"], "coordinates", path).groups()
     machine = Machine(
         name=path.stem, nx=2, ny=2, agent=Agent(*_pairs(agent)[0], own_endpoint=True), ports=(MemoryPort(0, 1),),
-        clusters=tuple(ClusterUnit(*at, a_entries=512, b_entries=512, inst_depth=int(depth)) for at in _pairs(clusters)),
+        clusters=tuple(
+            ClusterUnit(*at, a_entries=512, b_entries=512, inst_depth=int(depth)) for at in _pairs(clusters)
+        ),
         vectors=tuple(VectorUnit(*at, inst_depth=int(depth)) for at in _pairs(vectors)),
         staging_flits=int(staging), compile_only=True,
     )  # fmt: skip

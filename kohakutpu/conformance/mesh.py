@@ -182,7 +182,12 @@ def binding(flit: Flit, recorded: Flit) -> Flit:
     if flit.type == FlitType.CU_SIGNAL:
         ours, theirs = CU_SIGNAL.decode(flit.payload), CU_SIGNAL.decode(recorded.payload)
         # A RUN completes with its cycle count; IMEM and DESC complete with 0.
-        run = flit.src == VECTOR and ours["code"] == theirs["code"] == SignalCode.INST_COMPLETE and ours["arg"] and theirs["arg"]
+        run = (
+            flit.src == VECTOR
+            and ours["code"] == theirs["code"] == SignalCode.INST_COMPLETE
+            and ours["arg"]
+            and theirs["arg"]
+        )
         free = CU_SIGNAL.fields["arg"].mask if run else 0
     elif flit.type == FlitType.CU_CTRL:
         index = CU_CTRL_REPLY.get(flit.payload, "index")

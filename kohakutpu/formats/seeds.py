@@ -21,7 +21,9 @@ SEED_ROWS = {"exp2": 32, "log2": 32, "inv": 32, "rsqrt": 64}  # rsqrt: 32 * pari
 def seed_tables() -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Per seed the coefficient columns (c0, c1, c2) as int64 arrays, in units of 2^-20, 2^-24 and 2^-28."""
     stored = json.loads(files(__package__).joinpath("seed_tables.json").read_text())
-    return {name: tuple(np.array(stored[name][column], np.int64) for column in ("c0", "c1", "c2")) for name in SEED_ROWS}
+    return {
+        name: tuple(np.array(stored[name][column], np.int64) for column in ("c0", "c1", "c2")) for name in SEED_ROWS
+    }
 
 
 def horner(name: str, row: np.ndarray, u: np.ndarray, extra: int = 0) -> np.ndarray:

@@ -117,8 +117,8 @@ class Campaign:
     smallest: Case | None = None
 
     def run(self, count: int, start: int = 0) -> None:
-        """Play programs `start` to `start` + `count` - 1. With `start` a multiple of `BATCH` they find their machine as in a
-        run from 0 on."""
+        """Play programs `start` to `start` + `count` - 1. With `start` a multiple of `BATCH` they find their machine as
+        in a run from 0 on."""
         generator = Generator(self.machine, self.seed)
         for first in range(start, start + count, BATCH):
             numbers = range(first, min(first + BATCH, start + count))
@@ -130,7 +130,9 @@ class Campaign:
             self.say(f"{counted(self.programs, 'program')}, {counted(self.cycles, 'cycle', form=',')}")
             if self.finding is not None:
                 self.smallest = up_to(case, self.finding.program)  # first: who stops it when this is said has that much
-                self.say(f"{self.finding.text}\nmaking it small, in at most {counted(self.tries, 'try', plural='tries')}")
+                self.say(
+                    f"{self.finding.text}\nmaking it small, in at most {counted(self.tries, 'try', plural='tries')}"
+                )
                 self._shrink()
                 return
 
@@ -145,7 +147,10 @@ class Campaign:
                 self.smallest = case
             if time.monotonic() - spoken >= SILENCE:
                 spoken = time.monotonic()
-                self.say(f"{counted(self.tries - shrinker.tries, 'try', plural='tries')}, {counted(self.smallest.size, 'flit')} left")
+                self.say(
+                    f"{counted(self.tries - shrinker.tries, 'try', plural='tries')}, "
+                    f"{counted(self.smallest.size, 'flit')} left"
+                )
             return found
 
         shrinker = Shrinker(fails, self.finding.kind, self.tries)

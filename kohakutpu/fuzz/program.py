@@ -32,8 +32,8 @@ class Statement(NamedTuple):
 
     Statements of one `stream` follow each other, streams go side by side. `after` is how many cycles later than it
     could the statement is sent. CU_INST flits wait until their unit has room for them; those of a statement that has
-    `press` wait until it has nothing to do, and then for nothing any more. `purpose` says what a statement breaks that is not
-    legal, in a word; empty for legal ones.
+    `press` wait until it has nothing to do, and then for nothing any more. `purpose` says what a statement breaks that
+    is not legal, in a word; empty for legal ones.
     """
 
     stream: str

@@ -60,7 +60,9 @@ class Comparison:
         return {**asdict(self), "equal": self.equal}
 
 
-def compare(artifact: Artifact, expected: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray]) -> list[Comparison]:
+def compare(
+    artifact: Artifact, expected: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray]
+) -> list[Comparison]:
     """Every output buffer of `artifact`, uint16 patterns of its logical shape on both sides.
 
     Raises `KeyError` when one side lacks an output, `ValueError` when a shape differs: neither is a comparison.
@@ -80,7 +82,14 @@ def compare(artifact: Artifact, expected: Mapping[str, np.ndarray], found: Mappi
             index = image.element_at(offset)
             statement, instance = artifact.writer_of(image.name, index)
             first = Mismatch(
-                image.name, offset, index, int(ours[index]), int(theirs[index]), statement.text, statement.source, instance
+                image.name,
+                offset,
+                index,
+                int(ours[index]),
+                int(theirs[index]),
+                statement.text,
+                statement.source,
+                instance,
             )
         rows.append(Comparison(image.name, 2 * ours.size, digest(ours), digest(theirs), len(wrong), first))
     return rows

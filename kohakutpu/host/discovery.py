@@ -66,7 +66,9 @@ def find_agent(driver: Driver) -> int:
     for at in sorted(places, key=lambda at: (xy(at)[0] != 0, xy(at)[1] == 0)):
         if hears(driver, at):
             return at
-    raise NoAnswer(f"the agent received none of the flits that it sent to itself at {counted(len(places), 'coordinate')}")
+    raise NoAnswer(
+        f"the agent received none of the flits that it sent to itself at {counted(len(places), 'coordinate')}"
+    )
 
 
 def port_answers(driver: Driver, at: int, *, agent: int, address: int = 0) -> Flit | None:

@@ -116,7 +116,8 @@ class Driver:
         if self.read(registers.STATUS)["error"]:
             report = self.transport.diagnose()
             raise AgentError(
-                f"{what}: the agent reports an error (STATUS.error): PROG_CRED was given more credit than the machine's "
+                f"{what}: the agent reports an error (STATUS.error): PROG_CRED was given more credit than the "
+                "machine's "
                 "limit, or a kick named flits past the end of staging" + (f"\n{report}" if report else "")
             )
 

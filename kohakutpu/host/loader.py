@@ -1,8 +1,9 @@
 """Runs an artifact on whatever answers a `Transport`: stage, kick, await, round by round (spec: artifact and loader).
 
 An await compares the status mirror with a baseline that was read before the chain of rounds was dispatched, since the
-mirror survives a reset. Inside a chain the next round is staged as soon as the dispatcher is idle. A completion only says that a write was handed over; after a stage the loader therefore
-waits until the memory ports have acknowledged every word that the stage writes.
+mirror survives a reset. Inside a chain the next round is staged as soon as the dispatcher is idle. A completion only
+says that a write was handed over; after a stage the loader therefore waits until the memory ports have acknowledged
+every word that the stage writes.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Loader:
     `progress(done, total)` is called after each round.
     """
 
-    def __init__(self, driver: Driver, *, memory_base: int = MEMORY_BASE, progress: Callable[[int, int], None] | None = None):
+    def __init__(
+        self, driver: Driver, *, memory_base: int = MEMORY_BASE, progress: Callable[[int, int], None] | None = None
+    ):
         self.driver = driver
         self.transport = driver.transport
         self.memory_base = memory_base
@@ -78,7 +81,9 @@ class Loader:
         """Write operands and constants; clear results and temporaries, so that nothing of an earlier run shows."""
         names = {image.name for image in artifact.inputs}
         if operands.keys() != names:
-            raise LoadError(f"{artifact.kernel} takes {', '.join(sorted(names))}; given {', '.join(sorted(operands)) or 'nothing'}")
+            raise LoadError(
+                f"{artifact.kernel} takes {', '.join(sorted(names))}; given {', '.join(sorted(operands)) or 'nothing'}"
+            )
         for image in artifact.buffers:
             if image.role == "in":
                 array = np.asarray(operands[image.name])

@@ -131,6 +131,7 @@ def run_programs(driver: Driver, programs: Sequence[Program], *, slots: int, cre
         if found != account.left:
             few = "few" if found < account.left else "many"
             raise WrongSignal(
-                f"{found} of credit after a round of {counted(len(account.kicks), 'kick')} that seeded {account.seeded}, expected "
+                f"{found} of credit after a round of {counted(len(account.kicks), 'kick')} that seeded "
+                f"{account.seeded}, expected "
                 f"{account.left}: {counted(abs(account.left - found), 'completion')} too {few} returned it"
             )

@@ -50,7 +50,8 @@ class ModelRun:
     def to_dict(self) -> dict:
         return {
             "cycles": self.cycles, "flits": self.flits, "flit_hops": self.hops, "dram_read_bytes": self.dram_read,
-            "dram_written_bytes": self.dram_written, "host_register_accesses": self.host_accesses, "block_steps": self.steps,
+            "dram_written_bytes": self.dram_written, "host_register_accesses": self.host_accesses,
+            "block_steps": self.steps,
         }  # fmt: skip
 
 
@@ -70,7 +71,8 @@ def run_model(artifact: Artifact, machine: Machine, operands: Mapping[str, np.nd
     """Run an artifact on the cycle models of `machine`, through the orchestrator's registers.
 
     `faults` and `skip` as `System` has them; `trace` writes a trace to a file; `timeout` is the cycle
-    budget of each wait; `latency_seed` as `System` has it. Raises `NoAnswer` with the state of every node when a wait expires.
+    budget of each wait; `latency_seed` as `System` has it. Raises `NoAnswer` with the state of every node when a wait
+    expires.
     """
     system = System(machine, faults=faults, skip=skip, latency_seed=latency_seed)
     loader = Loader(Driver(ModelTransport(system), timeout=timeout), progress=progress)
@@ -88,7 +90,9 @@ def run_model(artifact: Artifact, machine: Machine, operands: Mapping[str, np.nd
     return ModelRun(
         run=run,
         cycles=int(run.elapsed),
-        flits={names[at]: {type_name(kind): n for kind, n in kinds.items()} for at, kinds in traffic.sent.items() if kinds},
+        flits={
+            names[at]: {type_name(kind): n for kind, n in kinds.items()} for at, kinds in traffic.sent.items() if kinds
+        },
         hops=traffic.hops,
         dram_read=WORD_BYTES * sum(channel.words_read for channel in ports),
         dram_written=WORD_BYTES * sum(channel.words_written for channel in ports),
@@ -110,7 +114,9 @@ def run_reference(kernel: Kernel, knobs: Mapping[str, object], operands: Mapping
     extents = kernel.solve({name: array.shape for name, array in operands.items()})
     mantissas = {unit.mantissa for unit in machine.clusters} or {AccumulatorFormat().mantissa}
     if len(mantissas) > 1:
-        raise ValueError(f"{machine.name} mixes accumulators of {sorted(mantissas)} mantissa bits: no one image is right")
+        raise ValueError(
+            f"{machine.name} mixes accumulators of {sorted(mantissas)} mantissa bits: no one image is right"
+        )
     return interpret(
         trace, extents, operands, mantissa=mantissas.pop(), constants=Constants(constants),
         exp2_wrap="exp2-wrap" in machine.errata,

@@ -183,7 +183,8 @@ def disassemble(
 ) -> str:
     """The text of flits and CU_INST payloads (ints), a line each; `assemble` gives the same items back.
 
-    `units` and `unit` as `Disassembler` has them. Raises `EncodingError` for an item that is no flit or 256-bit payload.
+    `units` and `unit` as `Disassembler` has them. Raises `EncodingError` for an item that is no flit or 256-bit
+    payload.
     """
     text = Disassembler(units, unit)
     return "".join(f"{text.line(item)}\n" for item in items)

@@ -103,7 +103,9 @@ def stream(flits: Iterable[Flit], *, units: Mapping[int, int] | None = None) -> 
                 _check_last(item, framing.open_bursts().get(pair, 0))
             elif item.type == FlitType.MEM_WR_REQ:
                 if writes.get(pair):
-                    raise EncodingError(f"MEM_WR_REQ: the write before it still lacks {counted(writes[pair], 'data flit')}")
+                    raise EncodingError(
+                        f"MEM_WR_REQ: the write before it still lacks {counted(writes[pair], 'data flit')}"
+                    )
                 writes[pair] = MEM_WR.get(item.payload, "len") + 1
             elif item.type == FlitType.MEM_WR_DATA:
                 if not writes.get(pair):
@@ -119,7 +121,9 @@ def stream(flits: Iterable[Flit], *, units: Mapping[int, int] | None = None) -> 
 
 def _check_last(item: Flit, left: int) -> None:
     if item.last != (left == 0):
-        raise EncodingError(f"{FlitType(item.type).name}: last is {item.last} with {counted(left, 'data flit')} to come")
+        raise EncodingError(
+            f"{FlitType(item.type).name}: last is {item.last} with {counted(left, 'data flit')} to come"
+        )
 
 
 # ---- vector kernels ----------------------------------------------------------------------------------

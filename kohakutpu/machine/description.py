@@ -303,7 +303,8 @@ def _broken_bindings(machine: Machine) -> Iterator[MachineError]:
         writers = sum(unit.port == index for unit in machine.units) + machine.agent.own_endpoint
         if port.write_slots < writers:
             yield MachineError(
-                f"memory port at ({port.x},{port.y}) has {counted(port.write_slots, 'write slot')} for {counted(writers, 'endpoint')} that "
+                f"memory port at ({port.x},{port.y}) has {counted(port.write_slots, 'write slot')} for "
+                f"{counted(writers, 'endpoint')} that "
                 "may each hold a write open; its write queue could block for good",
                 subject=(
                     ("override", port.xy, "write_slots"),

@@ -375,7 +375,8 @@ class Cluster(Endpoint):
         batch = self.writer.batch
         if inst is not None and inst.op == Op.FILL:
             lines.append(
-                f"  FILL of {counted(max(inst.n, 1), 'entry', plural='entries')} into {Side(inst.sel).name}: {self.landed} have landed, "
+                f"  FILL of {counted(max(inst.n, 1), 'entry', plural='entries')} into {Side(inst.sel).name}: "
+                f"{self.landed} have landed, "
                 f"{'request not sent' if self.request else 'waiting for memory at ' + str(xy(self.port))}"
             )
         elif inst is not None:
@@ -384,7 +385,8 @@ class Cluster(Endpoint):
         if batch is not None and not self.writer.idle:
             bound = "" if batch.destination else ", not bound to a destination"
             lines.append(
-                f"  {batch.taken} of {counted(batch.total, 'granule')} sent, {self.writer.outstanding} issued and waiting{bound}"
+                f"  {batch.taken} of {counted(batch.total, 'granule')} sent, {self.writer.outstanding} issued and "
+                f"waiting{bound}"
             )
         lines += self.receiver.describe()
         return lines

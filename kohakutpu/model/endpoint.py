@@ -216,7 +216,8 @@ class Endpoint(Component):
                 flight = f"txn {txn:#04x} since cycle {self._taken}, payload {payload:064x}"
             lines.append(
                 f"{self.name} {xy(self.node)}: instruction in flight {flight}; {len(self.inst)} queued, "
-                f"{counted(len(self.recv), 'received flit')} waiting, {counted(len(self.completions), 'completion')} unsent"
+                f"{counted(len(self.recv), 'received flit')} waiting, {counted(len(self.completions), 'completion')} "
+                "unsent"
             )
             if self.recv.items:
                 head = self.recv.items[0]

@@ -135,7 +135,9 @@ class WritePath:
             self._refuse(now, flit, "the address is not a multiple of 32; the low bits are dropped", served=True)
         if slot.beats > WRITE_BEATS:
             slot.void = True
-            self._refuse(now, flit, f"{counted(slot.beats, 'beat')}, a write has at most {WRITE_BEATS}; its words are dropped")
+            self._refuse(
+                now, flit, f"{counted(slot.beats, 'beat')}, a write has at most {WRITE_BEATS}; its words are dropped"
+            )
         elif not memory.contains(slot.address, length):
             slot.void = True
             self._refuse(now, flit, f"{length} bytes at {slot.address:#x}: {memory.why_not(slot.address)}; dropped")

@@ -240,10 +240,12 @@ class Orchestrator(Agent):
             )
         if self.tx.items:
             flit = self.tx.items[0]
-            lines.append(f"  {counted(len(self.tx), 'flit')} to send, the first a {type_name(flit.type)} for {xy(flit.dst)}")
+            lines.append(
+                f"  {counted(len(self.tx), 'flit')} to send, the first a {type_name(flit.type)} for {xy(flit.dst)}"
+            )
         if self.rx.items:
             lines.append(f"  {counted(len(self.rx), 'received flit')} not read by the host")
         if self.dropped:
             lines.append(f"  {counted(self.dropped, 'flit')} dropped because the receive FIFO was full")
-        title = f"{self.name} {xy(self.node)}: credit {self.credit}, {counted(self.signals, 'signal')} since SIG_DONE was cleared"
-        return [title, *lines]
+        signals = counted(self.signals, "signal")
+        return [f"{self.name} {xy(self.node)}: credit {self.credit}, {signals} since SIG_DONE was cleared", *lines]

@@ -33,8 +33,8 @@ class System:
 
     Parameters: `agent` is 'orchestrator', or 'bench' for an injection endpoint in its place; `skip=False` visits
     every block in every cycle, with equal results; `faults` names entries of `model.faults`; `errata` replaces the
-    machine's own set; `on_transfer(cycle, link, flit)` sees every accepted flit; with `latency_seed` the latency of every
-    memory burst is drawn from 1 to the machine's (`model.memory.latencies`).
+    machine's own set; `on_transfer(cycle, link, flit)` sees every accepted flit; with `latency_seed` the latency of
+    every memory burst is drawn from 1 to the machine's (`model.memory.latencies`).
 
     Members: `engine`, `mesh`, `memory` (the byte store behind the ports, untimed), `ports` (`MagPort` by number),
     `units` (endpoints by packed node byte), `agent`, `host` (timed register and memory accesses), and `orchestrator`
@@ -45,7 +45,8 @@ class System:
 
     def __init__(self, machine: Machine, *, agent: str = "orchestrator", skip: bool = True,
                  faults: Iterable[str] = (), errata: Iterable[str] | None = None,
-                 on_transfer: Callable[[int, Link, Flit], None] | None = None, latency_seed: int | None = None):  # fmt: skip
+                 on_transfer: Callable[[int, Link, Flit], None] | None = None,
+                 latency_seed: int | None = None):  # fmt: skip
         machine.require_mesh()
         if agent not in ("orchestrator", "bench"):
             raise ValueError(f"agent {agent!r}: 'orchestrator' or 'bench' is expected")

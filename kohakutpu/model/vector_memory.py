@@ -150,7 +150,8 @@ class FillEngine:
         return Flit(self.port, self.own, FlitType.MEM_RD_REQ, txn, 1, 0, payload)
 
     def place(self, txn: int, now: int) -> int | None:
-        """The L1 word that a response taken in cycle `now` belongs to; None, and counted, when nothing asked for it before."""
+        """The L1 word that a response taken in cycle `now` belongs to; None, and counted, when nothing asked for it
+        before."""
         asked = len(self.outstanding) - (self._asked == now)
         if not asked or self.outstanding[0][2] != txn:
             self.strays += 1
@@ -167,7 +168,8 @@ class FillEngine:
     def describe(self) -> str:
         owed = sum(head[1] for head in self.outstanding)
         return (
-            f"{counted(self.open, 'fill')} open, {counted(owed, 'word')} owed in {counted(len(self.outstanding), 'request')}, "
+            f"{counted(self.open, 'fill')} open, {counted(owed, 'word')} owed in "
+            f"{counted(len(self.outstanding), 'request')}, "
             f"{counted(self.strays, 'stray response')}"
         )
 
@@ -296,4 +298,5 @@ class DrainEngine:
         if self.idle:
             return "drain idle"
         where = "a node" if self.peer else "memory"
-        return f"drain to {where}: {counted(self._burst, 'flit')} owed in the open burst, {counted(self._left, 'word')} unread"
+        owed = counted(self._burst, "flit")
+        return f"drain to {where}: {owed} owed in the open burst, {counted(self._left, 'word')} unread"

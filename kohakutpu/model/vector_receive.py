@@ -99,11 +99,16 @@ class Receiver:
         lines = []
         if self.burst is not None:
             burst = self.burst
-            lines.append(f"burst open from {xy(burst.source)}: {counted(burst.left, 'data flit')} owed, next L1 word {burst.word}")
+            lines.append(
+                f"burst open from {xy(burst.source)}: {counted(burst.left, 'data flit')} owed, next L1 word "
+                f"{burst.word}"
+            )
         for source, burst in self._refused.items():
             lines.append(f"burst from {xy(source)} (buffer {burst.buf}) refused, being counted out")
         if self.acks.items:
-            lines.append(f"{counted(len(self.acks), 'acknowledgement')} unsent, the first for {xy(self.acks.items[0].dst)}")
+            lines.append(
+                f"{counted(len(self.acks), 'acknowledgement')} unsent, the first for {xy(self.acks.items[0].dst)}"
+            )
         return lines
 
 

@@ -141,7 +141,8 @@ class Engine:
     """Advances every component; `skip=False` visits each one in each cycle, with equal results.
 
     `on_transfer(cycle, link, flit)`, when set, sees every accepted flit: the one source of traces. Within a
-    cycle its calls come in no particular order. `observer`, when set, is told of every simulated cycle: `before(now)`, and
+    cycle its calls come in no particular order. `observer`, when set, is told of every simulated cycle: `before(now)`,
+    and
     `after(now, run)` with the blocks that were stepped. `origin` is the first cycle after the last reset.
     """
 

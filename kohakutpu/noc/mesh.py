@@ -39,7 +39,8 @@ class EmptySite:
             return []
         flit = self.last
         return [
-            f"empty site ({self.x},{self.y}): {counted(self.count, 'flit')} vanished, the last a {type_name(flit.type)} from "
+            f"empty site ({self.x},{self.y}): {counted(self.count, 'flit')} vanished, the last a "
+            f"{type_name(flit.type)} from "
             f"{xy(flit.src)} to {xy(flit.dst)}"
         ]
 

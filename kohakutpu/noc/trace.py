@@ -319,7 +319,9 @@ class Trace:
             raise self._fail(file.tell(), f"{size - file.tell()} bytes follow the trailer")
         if (indexed, named) != (start, len(places)):
             raise self._fail(
-                tail, f"the trailer names {counted(named, 'chunk')} and an index at {indexed}, the file has {len(places)} and {start}"
+                tail,
+                f"the trailer names {counted(named, 'chunk')} and an index at {indexed}, the file has {len(places)} "
+                f"and {start}",
             )
         if self.cycles > CYCLE_LIMIT:
             raise self._fail(tail, f"a run of {self.cycles} cycles; at most {CYCLE_LIMIT} are possible")
@@ -362,7 +364,9 @@ class Trace:
             expect(_is_text(header[name]), name, header[name], "a text")
         links, tracks = header["links"], header["tracks"]
         for name, value in (("links", links), ("tracks", tracks)):
-            expect(isinstance(value, list) and len(value) <= INDEX_LIMIT, name, value, f"a list of at most {INDEX_LIMIT}")
+            expect(
+                isinstance(value, list) and len(value) <= INDEX_LIMIT, name, value, f"a list of at most {INDEX_LIMIT}"
+            )
         for link in links:
             expect(_is_text(link), "a link", link, "a text")
         expect(len(set(links)) == len(links), "the list of links", links, "each once")
@@ -412,14 +416,18 @@ class Trace:
         except zlib.error as error:
             raise self._fail(offset, f"a chunk that cannot be unpacked: {error}") from None
         if len(data) != size or not unpacker.eof or unpacker.unused_data or COUNTS.unpack_from(data) != counts:
-            raise self._fail(offset, f"a chunk that does not hold the {counted(sum(counts), 'record')} that the index names")
+            raise self._fail(
+                offset, f"a chunk that does not hold the {counted(sum(counts), 'record')} that the index names"
+            )
         chunk = Chunk(
             np.frombuffer(data, FLITS, flits, at[0]), np.frombuffer(data, POINTS, levels, at[1]),
             np.frombuffer(data, POINTS, events, at[2]),
         )  # fmt: skip
         headers = chunk.flits
         good = all((headers[name] < 1 << width).all() for name, width in (("type", 4), ("last", 1), ("rsvd", 3)))
-        for records, name, limit in zip(chunk, ("link", "track", "track"), map(len, (self.links, self.tracks, self.tracks))):
+        for records, name, limit in zip(
+            chunk, ("link", "track", "track"), map(len, (self.links, self.tracks, self.tracks))
+        ):
             cycles, index = records["cycle"], records[name]
             later, same = cycles[1:] > cycles[:-1], cycles[1:] == cycles[:-1]
             good &= bool((index < limit).all() and (later | same & (index[1:] > index[:-1])).all())

@@ -61,10 +61,12 @@ RETIRE = Layout(
 
 _ENDPOINT = (("inst", "level"), ("recv", "level"), ("completions", "level"), ("begin", "event"), ("retire", "event"))
 _CLUSTER = (
-    ("fill", "span"), ("sweep", "span"), ("array", "span"), ("drain", "span"), ("results", "level"), ("receive", "span"),
+    ("fill", "span"), ("sweep", "span"), ("array", "span"), ("drain", "span"), ("results", "level"),
+    ("receive", "span"),
 )  # fmt: skip
 _VECTOR = (
-    ("run", "span"), ("decode", "span"), ("fill", "span"), ("requests", "level"), ("drain", "span"), ("receive", "span"),
+    ("run", "span"), ("decode", "span"), ("fill", "span"), ("requests", "level"), ("drain", "span"),
+    ("receive", "span"),
 )  # fmt: skip
 _PORT = (("reads", "level"), ("writes", "level"), ("flight", "level"))
 _DRAM = (("dram.read", "span"), ("dram.write", "span"))

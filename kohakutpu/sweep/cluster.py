@@ -41,7 +41,8 @@ def _dask():
 
 @contextmanager
 def connected(scheduler: str, workers: int):
-    """A `distributed.Client` of `scheduler`: `local` starts one with `workers` processes, else `tcp://host:port` or `tls://..`.
+    """A `distributed.Client` of `scheduler`: `local` starts one with `workers` processes, else `tcp://host:port` or
+    `tls://..`.
 
     Raises `NoScheduler` when nothing answers there or no worker joins.
     """
@@ -54,7 +55,11 @@ def connected(scheduler: str, workers: int):
             http = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
             with (
                 distributed.LocalCluster(
-                    n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, scheduler_kwargs=http,
+                    n_workers=workers,
+                    threads_per_worker=1,
+                    processes=True,
+                    dashboard_address=None,
+                    scheduler_kwargs=http,
                     silence_logs=logging.ERROR,
                 ) as cluster,
                 distributed.Client(cluster) as client,
@@ -69,15 +74,18 @@ def connected(scheduler: str, workers: int):
             try:
                 client.wait_for_workers(1, timeout=JOIN_S)
             except TimeoutError:
-                raise NoScheduler(f"--scheduler {scheduler}: it has no worker, and none joined within {JOIN_S} s") from None
+                raise NoScheduler(
+                    f"--scheduler {scheduler}: it has no worker, and none joined within {JOIN_S} s"
+                ) from None
             yield client
 
 
 def rows(client, points: Sequence[Point], task: Callable[[Point], dict]) -> Iterator[tuple[Point, dict | None, str]]:
-    """(point, its row, "") for each point, in the order in which they are done; (point, None, why) for one without a row.
+    """(point, its row, "") for each point, in the order in which they are done; (point, None, why) for one without a
+    row.
 
-    A point whose worker died runs again on another; one that took several workers with it has no row. Raises `NoScheduler`
-    when the scheduler is lost, or all workers are gone and none comes back.
+    A point whose worker died runs again on another; one that took several workers with it has no row. Raises
+    `NoScheduler` when the scheduler is lost, or all workers are gone and none comes back.
     """
     keys = [f"sweep-{point.key}" for point in points]
     futures = client.map(task, points, key=keys, pure=False, batch_size=1000)

@@ -23,13 +23,14 @@ class JournalError(ValueError):
 class Journal:
     """Rows by key, each written and synced before `add` returns; a context manager that holds the file alone.
 
-    `rows` holds what is there. A line that a killed writer did not finish is cut off; rows of a worker's own trouble do not
-    count when the file is opened again, so that their points run again.
+    `rows` holds what is there. A line that a killed writer did not finish is cut off; rows of a worker's own trouble do
+    not count when the file is opened again, so that their points run again.
     """
 
     def __init__(self, folder: Path, *, name: str, code: str, keys: Collection[str], resume: bool):
-        """Open or make the journal in `folder` for points `keys`. Raises `JournalError` for a folder with rows unless `resume`,
-        for rows of other points or of another program, for a damaged line, and while another sweep writes there."""
+        """Open or make the journal in `folder` for points `keys`. Raises `JournalError` for a folder with rows unless
+        `resume`, for rows of other points or of another program, for a damaged line, and while another sweep writes
+        there."""
         self.path = folder / FILE
         self.rows: dict[str, dict] = {}
         self.cut = 0  # bytes of an unfinished line
@@ -38,7 +39,9 @@ class Journal:
         self._head = {HEADER: FORMAT, "name": name, "code": code}
         there = self.path.exists()
         if there and self.path.stat().st_size and not resume:
-            raise JournalError(f"{self.path}: there are rows already; --resume goes on with them, or use another folder")
+            raise JournalError(
+                f"{self.path}: there are rows already; --resume goes on with them, or use another folder"
+            )
         self._file = open(self.path, "r+b" if there else "x+b")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -85,7 +88,8 @@ class Journal:
             raise JournalError(f"{self.path}:1: no journal of a sweep of format {FORMAT}")
         if head.get("code") != self._head["code"]:
             raise JournalError(
-                f"{self.path}: its rows come from program {head.get('code')}, and this is {self._head['code']}: rows of two "
+                f"{self.path}: its rows come from program {head.get('code')}, and this is {self._head['code']}: rows "
+                "of two "
                 "versions do not go in one table; use another folder"
             )
 
@@ -98,7 +102,10 @@ class Journal:
         except (ValueError, TypeError, KeyError, RecursionError):
             raise JournalError(f"{self.path}:{number}: no row of a sweep") from None
         if key not in self._keys:
-            raise JournalError(f"{self.path}:{number}: point {key} is not in this sweep: the description has changed; use another folder")
+            raise JournalError(
+                f"{self.path}:{number}: point {key} is not in this sweep: the description has changed; use another "
+                "folder"
+            )
         if key in self.rows:
             raise JournalError(f"{self.path}:{number}: point {key} has a row already")
         return row
@@ -109,12 +116,16 @@ class Journal:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise JournalError(f"{self.path}: cannot be written ({error.strerror}); --resume goes on with what it has") from error
+            raise JournalError(
+                f"{self.path}: cannot be written ({error.strerror}); --resume goes on with what it has"
+            ) from error
 
     def add(self, row: dict) -> None:
         """Keep a row for good. Raises `JournalError` for a point that has one or that is not in the sweep."""
         key = row["key"]
         if key not in self._keys or key in self.rows:
-            raise JournalError(f"{self.path}: a row for point {key}, which {'has one' if key in self.rows else 'is not in the sweep'}")
+            raise JournalError(
+                f"{self.path}: a row for point {key}, which {'has one' if key in self.rows else 'is not in the sweep'}"
+            )
         self._append(row)
         self.rows[key] = row

@@ -100,7 +100,8 @@ class Point:
 
 
 MEASURED = {
-    "verdict": str, "error": str, "message": str, "chosen": str, "cycles": int, "instruction_flits": int, "flit_hops": int,
+    "verdict": str, "error": str, "message": str, "chosen": str, "cycles": int, "instruction_flits": int,
+    "flit_hops": int,
     "dram_read_bytes": int, "dram_written_bytes": int, "result_bytes": int, "elements_different": int, "digest": str,
     "expected_digest": str, "artifact": str, "seconds": float, "worker": str, "finished": str,
 }  # fmt: skip
@@ -125,8 +126,8 @@ def _kernel(reference: str, text: str | None, expected: str) -> Kernel:
 def measure(point: Point, engines: Mapping[str, Callable], status_of: Callable[[Exception], int | None]) -> dict:
     """The row of `point`: identity, verdict, and what was measured as far as it came.
 
-    `engines` maps an engine's name to `(artifact, machine, operands, point) -> run`, a `ModelRun` or `RtlRun`; `status_of` gives the
-    exit status of an error that has one. Never raises for what a point does: that is a verdict.
+    `engines` maps an engine's name to `(artifact, machine, operands, point) -> run`, a `ModelRun` or `RtlRun`;
+    `status_of` gives the exit status of an error that has one. Never raises for what a point does: that is a verdict.
     """
     row = {**point.columns(), **dict.fromkeys(MEASURED)}
     row["worker"] = f"{socket.gethostname()}:{os.getpid()}"
@@ -147,7 +148,9 @@ def measure(point: Point, engines: Mapping[str, Callable], status_of: Callable[[
 def _run(point: Point, engines: Mapping[str, Callable]) -> dict:
     here = code_digest(point.engine == "rtl")
     if here != point.code:
-        raise OtherCode(f"worker {socket.gethostname()} has program {here}, and the sweep {point.code}: install the same version")
+        raise OtherCode(
+            f"worker {socket.gethostname()} has program {here}, and the sweep {point.code}: install the same version"
+        )
     kernel = _kernel(point.kernel, point.kernel_text, point.kernel_digest)
     machine = from_yaml(point.machine_yaml)
     shapes, given = dict(point.shapes), dict(point.knobs)

@@ -23,8 +23,8 @@ from .point import Point, text_digest
 
 ENGINES = ("model", "rtl")
 SIMULATORS = ("verilator", "icarus")
-KEYS = ("name", "kernel", "machines", "shapes", "extents", "knobs", "seeds", "engines", "simulator", "faults", "timeout", "lowering",
-        "constants", "preq")  # fmt: skip
+KEYS = ("name", "kernel", "machines", "shapes", "extents", "knobs", "seeds", "engines", "simulator", "faults", "timeout",
+        "lowering", "constants", "preq")  # fmt: skip
 MOST_POINTS = 100_000
 MOST_ELEMENTS = 1 << 24  # of one operand
 MOST_EXTENT = 1 << 20
@@ -38,7 +38,8 @@ class SpecError(ValueError):
 
 @dataclass(frozen=True)
 class Sweep:
-    """A checked description; `points` in the order of the file: machines, shapes, knobs, engines, seeds, last fastest."""
+    """A checked description; `points` in the order of the file: machines, shapes, knobs, engines, seeds, last
+    fastest."""
 
     name: str
     points: tuple[Point, ...]
@@ -50,7 +51,8 @@ class Sweep:
 
 
 def read(path: Path, *, code: Callable[[bool], str] = lambda gates: "") -> Sweep:
-    """The sweep that a file describes; `code` gives the digest of the program, with or without gates: part of each point's identity.
+    """The sweep that a file describes; `code` gives the digest of the program, with or without gates: part of each
+    point's identity.
 
     Raises `SpecError` for anything that the file may not say, and what `lang.kernel.load` and `machine.load` raise.
     """
@@ -111,8 +113,8 @@ class _Reader:
         if count > MOST_POINTS:
             document.refuse(document.root, f"{counted(count, 'point', form=',')}; a sweep has at most {MOST_POINTS:,}")
         points = tuple(
-            Point(machine=machine, machine_yaml=text, shapes=shapes, knobs=knobs, engine=engine, seed=seed, code=codes[engine],
-                  **common)  # fmt: skip
+            Point(machine=machine, machine_yaml=text, shapes=shapes, knobs=knobs, engine=engine, seed=seed,
+                  code=codes[engine], **common)  # fmt: skip
             for (machine, text), shapes, knobs, engine, seed in itertools.product(*axes)
         )
         return Sweep(name, points)
@@ -177,7 +179,9 @@ class _Reader:
             kernel.solve(dict(shapes))
             for name, shape in shapes:
                 if math.prod(shape) > MOST_ELEMENTS:
-                    self.document.refuse(node, f"{name} of shape {shape}: an operand has at most {MOST_ELEMENTS:,} elements")
+                    self.document.refuse(
+                        node, f"{name} of shape {shape}: an operand has at most {MOST_ELEMENTS:,} elements"
+                    )
         return self._distinct(nodes, found, "shapes")
 
     def _listed(self, kernel: Kernel) -> tuple[list[Node], list[tuple]]:
@@ -209,7 +213,10 @@ class _Reader:
             known = dict(zip(dims, choice, strict=True))
             found.append(
                 tuple(
-                    (port.name, tuple(extent if isinstance(extent, int) else resolve(extent, known) for extent in port.shape))
+                    (
+                        port.name,
+                        tuple(extent if isinstance(extent, int) else resolve(extent, known) for extent in port.shape),
+                    )
                     for port in kernel.inputs
                 )
             )
@@ -265,5 +272,7 @@ class _Reader:
             self.document.refuse(node, "seeds are a list, or a mapping of first and last")
         first, last = (self.document.integer(bounds[key], f"seeds' {key}") for key in ("first", "last"))
         if not 0 <= first <= last < first + MOST_POINTS:
-            self.document.refuse(node, f"seeds {first} to {last}: 0 <= first <= last, and at most {MOST_POINTS:,} of them")
+            self.document.refuse(
+                node, f"seeds {first} to {last}: 0 <= first <= last, and at most {MOST_POINTS:,} of them"
+            )
         return list(range(first, last + 1))

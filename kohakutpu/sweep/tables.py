@@ -78,7 +78,11 @@ def series(rows: Sequence[Mapping], column: str) -> dict[str, dict[int, list[int
     A line is a machine, an engine and a setting of those knobs that vary.
     """
     right = [row for row in rows if row["verdict"] == VERDICTS[0]]
-    names = [name for name in dict.fromkeys(name for row in right for name in row) if name in ("machine", "engine") or name.startswith("knob_")]
+    names = [
+        name
+        for name in dict.fromkeys(name for row in right for name in row)
+        if name in ("machine", "engine") or name.startswith("knob_")
+    ]
     varying = [name for name in names if len({str(row.get(name)) for row in right}) > 1]
     found: dict[str, dict[int, list[int]]] = {}
     for row in right:
@@ -103,9 +107,13 @@ def plot(title: str, rows: Sequence[Mapping], column: str, label: str) -> bytes:
         middle = [sorted(points[x])[len(points[x]) // 2] for x in places]
         below = [value - min(points[x]) for x, value in zip(places, middle, strict=True)]
         above = [max(points[x]) - value for x, value in zip(places, middle, strict=True)]
-        axes.errorbar(places, middle, yerr=[below, above], marker="o", markersize=4, capsize=3, linewidth=1.2, label=name)
+        axes.errorbar(
+            places, middle, yerr=[below, above], marker="o", markersize=4, capsize=3, linewidth=1.2, label=name
+        )
     right = sum(row["verdict"] == VERDICTS[0] for row in rows)
-    left_out = f", {len(lines) - len(shown)} of {counted(len(lines), 'line')} not drawn" if len(lines) > len(shown) else ""
+    left_out = (
+        f", {len(lines) - len(shown)} of {counted(len(lines), 'line')} not drawn" if len(lines) > len(shown) else ""
+    )
     axes.set_title(f"{title}\n{right} of {counted(len(rows), 'row')}, those that are byte-equal{left_out}", fontsize=10)
     axes.set_xlabel("elements of all operands")
     axes.set_ylabel(label)

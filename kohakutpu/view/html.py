@@ -58,7 +58,8 @@ def page(traces: list[Measures]) -> str:
         text = before + content + after
     if len(text.encode()) > MOST_BYTES:
         raise ViewError(
-            f"a page of {counted(len(traces), 'trace')} would have {len(text.encode()):,} bytes, and {MOST_BYTES:,} is the most: "
+            f"a page of {counted(len(traces), 'trace')} would have {len(text.encode()):,} bytes, and {MOST_BYTES:,} "
+            "is the most: "
             "show fewer of them on one page"
         )
     return text

@@ -154,7 +154,9 @@ class Survey:
                         RETIRE.get(value, "result"),
                     )
         if self.start < 0:
-            raise ViewError(f"{trace.path}: no flit moved in {counted(trace.cycles, 'cycle')}: there is nothing to look at")
+            raise ViewError(
+                f"{trace.path}: no flit moved in {counted(trace.cycles, 'cycle')}: there is nothing to look at"
+            )
 
     def _programs(self) -> list[Program]:
         programs: list[Program] = []

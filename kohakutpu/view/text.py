@@ -50,7 +50,11 @@ def _stages(measures: Measures) -> Iterator[str]:
     number = 0
     for stage, part in measures.parts[:MOST_STAGES]:
         number += stage is not None
-        what = "host" if stage is None else stage.title + (f", {counted(stage.rounds, 'round')}" if stage.rounds > 1 else "")
+        what = (
+            "host"
+            if stage is None
+            else stage.title + (f", {counted(stage.rounds, 'round')}" if stage.rounds > 1 else "")
+        )
         yield (
             f"  {number if stage else '':>7} {part.start:>10,} {part.cycles:>10,}  {part.dram_read:>10,} "
             f"{part.dram_written:>10,} {part.hops:>10,}  {what}"

@@ -130,7 +130,10 @@ class Runtime:
             if forced and forced not in usable:
                 have = ", ".join(usable) or "none"
                 instead = f"; {usable[0]} is used instead" if usable else ""
-                print(f"note: XPU back end {forced} is not available among those imported ({have}){instead}", file=sys.stderr)
+                print(
+                    f"note: XPU back end {forced} is not available among those imported ({have}){instead}",
+                    file=sys.stderr,
+                )
             if not usable:
                 raise XpuError("no XPU back end is registered: import kohakutpu.reference.xpu, or another")
             self._active = self.registered[forced if forced in usable else usable[0]]

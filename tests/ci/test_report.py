@@ -63,7 +63,9 @@ def test_a_failing_test_fails(run):
 
 def test_a_bench_that_fails_in_a_failing_test_fails(run):
     merged, summary = run(BAD, BENCH.format(FAILURE))
-    assert summary.benches == {"failed": 1} and any("seed 7" in line for line in summary.failures) and merged.failures == 2
+    assert (
+        summary.benches == {"failed": 1} and any("seed 7" in line for line in summary.failures) and merged.failures == 2
+    )
 
 
 def test_a_planted_fault_that_a_test_wants_is_no_failure(run):
@@ -133,12 +135,17 @@ def test_the_commands_verdict(tmp_path, capfd, case):
     text, status, said = TESTS[case]
     (tmp_path / f"test_{case}.py").write_text(text)
     options = ["--no-such-option"] if case == "misused" else []
-    command = ["ci", "-o", str(tmp_path / "out"), "--", "-q", "-p", "no:cacheprovider", *options, str(tmp_path / f"test_{case}.py")]
+    command = [
+        "ci", "-o", str(tmp_path / "out"), "--", "-q", "-p", "no:cacheprovider", *options,
+        str(tmp_path / f"test_{case}.py"),
+    ]  # fmt: skip
     assert main(command) == status
     out, err = capfd.readouterr()
     assert re.search(said, out + err)
     assert (tmp_path / "out" / "summary.md").read_text().startswith("- ")
-    assert (tmp_path / "out" / "report.xml").exists() == (said not in ("no test ran", "there is no report") and case != "misused")
+    assert (tmp_path / "out" / "report.xml").exists() == (
+        said not in ("no test ran", "there is no report") and case != "misused"
+    )
 
 
 def test_reports_of_an_earlier_run_do_not_stay(tmp_path, capfd):

@@ -33,7 +33,9 @@ def call(capsys):
 
 
 def test_the_console_script_is_installed():
-    done = subprocess.run([Path(sys.executable).parent / "kohakutpu", "machine", "list"], capture_output=True, text=True)
+    done = subprocess.run(
+        [Path(sys.executable).parent / "kohakutpu", "machine", "list"], capture_output=True, text=True
+    )
     assert done.returncode == 0 and "mm_mesh" in done.stdout.split()
 
 
@@ -63,7 +65,8 @@ def test_sim_refuses_a_machine_that_cannot_be_built(call):
 
 
 @pytest.mark.parametrize(
-    "fault", ["vector-alu-sign", "cluster-l1-bit", "cluster-tile-bit", "memory-read-bit", "memory-write-bit", "noc-flipped-bit"]
+    "fault",
+    ["vector-alu-sign", "cluster-l1-bit", "cluster-tile-bit", "memory-read-bit", "memory-write-bit", "noc-flipped-bit"],
 )
 def test_a_flipped_bit_is_reported_with_its_place_and_cause(call, fault):
     status, out, _ = call("sim", "--fault", fault)
@@ -73,7 +76,9 @@ def test_a_flipped_bit_is_reported_with_its_place_and_cause(call, fault):
         assert part in line
 
 
-@pytest.mark.parametrize("fault", ["vector-lost-ack", "cluster-drain-ack", "cluster-lost-completion", "orchestrator-lost-credit"])
+@pytest.mark.parametrize(
+    "fault", ["vector-lost-ack", "cluster-drain-ack", "cluster-lost-completion", "orchestrator-lost-credit"]
+)
 def test_a_lost_message_is_a_hang_with_every_nodes_state(call, fault):
     status, _, err = call("run", SILU, *EXAMPLE, "--fault", fault, "--timeout", 20_000)
     assert status == 4
@@ -239,14 +244,25 @@ def test_outputs_are_plain_files_of_their_own(call, tmp_path):
     (tmp_path / "real").write_text("kept")
     (tmp_path / "link").symlink_to(tmp_path / "real")
     status, _, err = call("run", SILU, *EXAMPLE, "--out", f"y={tmp_path}/link")
-    assert status == 2 and "no plain file" in err and (tmp_path / "real").read_text() == "kept" and (tmp_path / "link").is_symlink()
+    assert (
+        status == 2
+        and "no plain file" in err
+        and (tmp_path / "real").read_text() == "kept"
+        and (tmp_path / "link").is_symlink()
+    )
     status, _, err = call("run", SILU, *EXAMPLE, "--out", "y=/dev/null")
     assert status == 2 and "no plain file" in err
     status, _, err = call("run", SILU, *EXAMPLE, "--out", f"y={tmp_path}/a", "--report", f"{tmp_path}/a")
     assert status == 2 and "two outputs" in err
 
 
-@pytest.mark.parametrize("header", [b"{'descr': '<f2', 'fortran_order': False, 'shape': (32,", b"{'descr': '<f2', 'fortran_order': False, 'shape': (1000000, 1000000), }"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': '<f2', 'fortran_order': False, 'shape': (32,",
+        b"{'descr': '<f2', 'fortran_order': False, 'shape': (1000000, 1000000), }",
+    ],
+)
 def test_a_damaged_array_file_is_refused(call, tmp_path, header):
     body = header + b" " * (118 - len(header)) + b"\n"
     (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body)
@@ -264,7 +280,10 @@ def test_a_damaged_array_file_is_refused(call, tmp_path, header):
         (["run", SILU, *EXAMPLE, "--out", "z=z.npy"], "no output z"),
         (["run", SILU, *EXAMPLE, "--random", "1"], "does not go with --in"),
         (["run", SILU, *EXAMPLE, "--engine", "reference", "--fault", "x"], "does not go with"),
-        (["run", SILU, *EXAMPLE, "--fault", "cluster0=x"], "cluster0=x: PLACE=NAME plants a fault in the gates, and goes with --engine rtl"),
+        (
+            ["run", SILU, *EXAMPLE, "--fault", "cluster0=x"],
+            "cluster0=x: PLACE=NAME plants a fault in the gates, and goes with --engine rtl",
+        ),
         (["run", SILU, *EXAMPLE, "--timeout", "0"], "at least one cycle"),
         (["run", SILU, "--random", "-1", *SHAPES], "not negative"),
         (["run", SILU, "--random", "1", "--shape", "x=99999999x99999999", "--shape", "w=1x99999999"], "more than"),
@@ -302,7 +321,9 @@ def test_a_refused_run_leaves_no_output(call, tmp_path):
 
 
 def test_disasm_names_the_bad_line(call, tmp_path):
-    (tmp_path / "x.hex").write_text("# listing\n1000008000008200000128000000206000010000000000000000000000000000\nxyz\n")
+    (tmp_path / "x.hex").write_text(
+        "# listing\n1000008000008200000128000000206000010000000000000000000000000000\nxyz\n"
+    )
     status, _, err = call("disasm", tmp_path / "x.hex")
     assert status == 2 and "x.hex:3" in err and "xyz" in err
 
@@ -384,14 +405,18 @@ def test_plan_names_the_models_of_a_file_and_finds_modules_beside_it(call, tmp_p
     assert status == 2 and not out and err.endswith("mine.py has no nat; its models are net\n")
     for name, said in (("depth", "depth is an int"), ("nothing", "nothing is None"), ("np", "np is a module")):
         (tmp_path / "other.py").write_text("import numpy as np\ndepth, nothing = 3, None\n")
-        assert call("plan", f"{tmp_path}/other.py:{name}") == (2, "", f"kohakutpu plan: {tmp_path}/other.py:{name}: {said}, not a model\n")
+        assert call("plan", f"{tmp_path}/other.py:{name}") == (
+            2, "", f"kohakutpu plan: {tmp_path}/other.py:{name}: {said}, not a model\n",
+        )  # fmt: skip
 
 
 def test_commands_of_tiles_say_what_an_xpu_kernel_is(call):
     saxpy = f"{ROOT}/examples/saxpy_xpu.py:saxpy"
     for words, expected in ((["run", saxpy, "--random", "1"], "kernel of tiles"), (["plan", saxpy], "model")):
         status, out, err = call(*words)
-        assert (status, out, err) == (2, "", f"kohakutpu {words[0]}: {saxpy}: saxpy is an XPU kernel, not a {expected}\n")
+        assert (status, out, err) == (
+            2, "", f"kohakutpu {words[0]}: {saxpy}: saxpy is an XPU kernel, not a {expected}\n",
+        )  # fmt: skip
 
 
 def test_the_readme_quotes_the_line_that_a_fault_names():

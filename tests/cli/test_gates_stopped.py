@@ -42,7 +42,11 @@ def simulators_of(command):
             process = there[process][0]
         return process == command
 
-    return [process for process, (_, program) in there.items() if program.is_relative_to(BUILD.resolve()) and started(process)]
+    return [
+        process
+        for process, (_, program) in there.items()
+        if program.is_relative_to(BUILD.resolve()) and started(process)
+    ]
 
 
 def until(what, seconds=SECONDS):
@@ -68,7 +72,9 @@ def heed_interrupts():
 def test_no_simulator_is_left(started, tmp_path, name, stop, status):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-m", "kohakutpu.cli.main", name, *COMMANDS[name]]
-    options = {"stderr": subprocess.PIPE, "text": True, "cwd": tmp_path, "env": environment, "preexec_fn": heed_interrupts}
+    options = {
+        "stderr": subprocess.PIPE, "text": True, "cwd": tmp_path, "env": environment, "preexec_fn": heed_interrupts,
+    }  # fmt: skip
     with started(command, stdout=subprocess.DEVNULL, **options) as run:
         simulators = until(lambda: run.poll() is not None or simulators_of(run.pid))
         assert run.poll() is None and simulators, "no simulator was started"
@@ -88,7 +94,8 @@ from pathlib import Path
 from kohakutpu.machine import load
 from sim.machine import build, simulate
 machine = load("mm_mesh")
-simulate(build(machine, simulator="verilator"), "sim.server:answer", description=machine, address=Path(sys.argv[1]), engine="gates")
+built, address = build(machine, simulator="verilator"), Path(sys.argv[1])
+simulate(built, "sim.server:answer", description=machine, address=address, engine="gates")
 """
 
 
@@ -106,8 +113,9 @@ def test_a_simulator_does_not_outlive_the_process_that_started_it(started, tmp_p
 COMPILING = """
 from kohakutpu.cli.main import termination
 from sim import runner
+text = "module idle(input clk, output reg q); always @(posedge clk) q <= !q; endmodule"
 with termination():
-    runner.build("module idle(input clk, output reg q); always @(posedge clk) q <= !q; endmodule", top="idle", simulator="verilator")
+    runner.build(text, top="idle", simulator="verilator")
 """
 
 

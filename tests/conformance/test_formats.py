@@ -135,7 +135,9 @@ def swapped_sum(monkeypatch):
 
 def infinite(monkeypatch):
     convert = e8m15.to_fp16
-    monkeypatch.setattr(e8m15, "to_fp16", lambda w: np.where(convert(w) == 0x7BFF, 0x7C00, convert(w)).astype(np.uint16))
+    monkeypatch.setattr(
+        e8m15, "to_fp16", lambda w: np.where(convert(w) == 0x7BFF, 0x7C00, convert(w)).astype(np.uint16)
+    )
 
 
 @pytest.mark.parametrize(

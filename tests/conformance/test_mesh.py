@@ -33,7 +33,8 @@ def faulty(monkeypatch, *names):
 
 @pytest.mark.parametrize(
     "fault", ["cluster-l1-bit", "cluster-tile-bit", "cluster-last-dropped", "cluster-drain-ack", "cluster-lost-completion", "vector-alu-sign",
-              "vector-lost-ack", "memory-read-bit", "memory-ack-lost", "memory-last", "memory-word-index", "noc-lost-tail"],
+              "vector-lost-ack", "memory-read-bit", "memory-ack-lost", "memory-last", "memory-word-index",
+              "noc-lost-tail"],
 )  # fmt: skip
 def test_a_fault_shows_in_the_replays(golden, monkeypatch, fault):
     monkeypatch.setattr(mesh, "GATE_BUDGET", 5000)

@@ -36,8 +36,14 @@ def words(*made) -> list[int]:
     "program, published, ours",
     [
         ([isa.encode(Opcode.VHALT)], 84 - 79, 2),
-        ([isa.encode(Opcode.VMUL, vd=1), isa.encode(Opcode.VMUL, vd=2), isa.encode(Opcode.VHALT)], 2 + 13 + 8 + 79 + 3, None),
-        ([isa.encode(Opcode.VMUL, vd=1), isa.encode(Opcode.VMUL, vd=2, va=1), isa.encode(Opcode.VHALT)], 2 + 26 + 7 + 79 + 3, None),
+        (
+            [isa.encode(Opcode.VMUL, vd=1), isa.encode(Opcode.VMUL, vd=2), isa.encode(Opcode.VHALT)],
+            2 + 13 + 8 + 79 + 3, None,
+        ),
+        (
+            [isa.encode(Opcode.VMUL, vd=1), isa.encode(Opcode.VMUL, vd=2, va=1), isa.encode(Opcode.VHALT)],
+            2 + 26 + 7 + 79 + 3, None,
+        ),
     ],
 )
 def test_by_hand(program, published, ours):

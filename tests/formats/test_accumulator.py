@@ -345,7 +345,10 @@ def test_other_widths_are_refused(mantissa):
         (lambda: F.pack_granules(np.zeros((2, 15), np.uint32)), r"expected uint32\[n,16\], got uint32\[2, 15\]"),
         (lambda: F.emit_words(np.zeros((2, 16), np.int64)), r"expected uint32\[n,16\], got int64"),
         (lambda: F.unpack_granules(np.zeros((2, 16), np.uint32)), r"expected uint32\[n,2,8\], got uint32"),
-        (lambda: F.from_block(np.array([1]), np.array([0]), np.array([0]), 256), r"anchor 256 does not fit 8 bits \(0..255\)"),
+        (
+            lambda: F.from_block(np.array([1]), np.array([0]), np.array([0]), 256),
+            r"anchor 256 does not fit 8 bits \(0..255\)",
+        ),
         (lambda: F.from_block(np.array([1]), np.array([0]), np.array([0]), -1), "anchor -1 "),
     ],
 )

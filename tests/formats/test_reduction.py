@@ -86,7 +86,9 @@ def oracle(kind: int, a: list[int], b: list[int]) -> int:
     return tree(partials)
 
 
-banded = st.builds(lambda s, e, m: s << 23 | e << 15 | m, st.integers(0, 1), st.integers(110, 135), st.integers(0, 32767))
+banded = st.builds(
+    lambda s, e, m: s << 23 | e << 15 | m, st.integers(0, 1), st.integers(110, 135), st.integers(0, 32767)
+)
 special = st.sampled_from([0x000000, 0x800000, 0x7F8000, 0xFF8000, 0x7FC000, 0x3F8000, 0x000001])
 vectors = st.integers(1, 3).flatmap(
     lambda chunks: st.lists(st.one_of(banded, banded, special), min_size=16 * chunks, max_size=16 * chunks)

@@ -63,7 +63,8 @@ def test_every_port_of_the_machine_has_its_interface(written):
         interface, _, signal = name.rpartition("__")
         assert f'aximm:1.0 {interface.replace("__", "_").upper()} {signal.upper()}" *)' in ip
     assert "ASSOCIATED_BUSIF DRAM_0:DRAM_1:WINDOW:HOST" in ip.replace("HOST:WINDOW", "WINDOW:HOST") or all(
-        each in re.search(r"ASSOCIATED_BUSIF (\S+),", ip)[1].split(":") for each in ("DRAM_0", "DRAM_1", "WINDOW", "HOST")
+        each in re.search(r"ASSOCIATED_BUSIF (\S+),", ip)[1].split(":")
+        for each in ("DRAM_0", "DRAM_1", "WINDOW", "HOST")
     )
     assert "FREQ_HZ 250000000" in ip
 
@@ -105,23 +106,38 @@ source [lindex $argv 0]
 
 
 @pytest.mark.skipif(shutil.which("tclsh") is None, reason="no tclsh here (Debian: apt-get install tcl)")
-@pytest.mark.parametrize("slack, parts, status, said", [("0.1", "one", 0, "done"), ("-0.1", "one", 1, "not met at 250 MHz"), ("0", "", 2, "no part")])
+@pytest.mark.parametrize(
+    "slack, parts, status, said",
+    [("0.1", "one", 0, "done"), ("-0.1", "one", 1, "not met at 250 MHz"), ("0", "", 2, "no part")],
+)
 def test_the_script_runs_to_its_end(written, tmp_path, slack, parts, status, said):
     vivado.write(written, tmp_path)
     (tmp_path / "vivado.tcl").write_text(VIVADO)
     command = ["tclsh", "vivado.tcl", str(tmp_path / "build.tcl")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={"SLACK": slack, "PARTS": parts, "PATH": "/usr/bin:/bin"})
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True,
+        env={"SLACK": slack, "PARTS": parts, "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
     assert done.returncode == status and said in done.stdout + done.stderr, done.stdout + done.stderr
     calls = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("CALL")]
     if status != 2:
-        assert calls.index("synth_design") < calls.index("place_design") < calls.index("route_design") < calls.index("report_timing_summary")
+        assert (
+            calls.index("synth_design")
+            < calls.index("place_design")
+            < calls.index("route_design")
+            < calls.index("report_timing_summary")
+        )
     assert ("ipx::package_project" in calls) == (status == 0)
-    done = subprocess.run(["tclsh", "vivado.tcl", str(tmp_path / "kohakutpu_ip.xdc")], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        ["tclsh", "vivado.tcl", str(tmp_path / "kohakutpu_ip.xdc")], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.stdout.splitlines()[0] == "CALL create_clock -name clk -period 4.000 clk"
 
 
 def test_a_board_of_the_vendor_flow(small, monkeypatch):
-    monkeypatch.setattr(vivado, "board_verilog", lambda machine, divisor: STUB if divisor == 868 else "")  # 100 MHz / 115,200
+    monkeypatch.setattr(
+        vivado, "board_verilog", lambda machine, divisor: STUB if divisor == 868 else ""
+    )  # 100 MHz / 115,200
     files = vivado.board_files(small, "arty_a7_100")
     assert f"module {NAME}(" in files[f"{NAME}.v"]
     assert "xc7a100ticsg324-1L" in files["top.tcl"] and "write_bitstream" in files["top.tcl"]
@@ -136,14 +152,19 @@ def test_a_board_of_the_vendor_flow(small, monkeypatch):
 def prepared(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("open") / "out"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(open_flow, "board_verilog", lambda machine, divisor, units: STUB if divisor == 217 else "")  # 25 MHz / 115,200
+        patch.setattr(
+            open_flow, "board_verilog", lambda machine, divisor, units: STUB if divisor == 217 else ""
+        )  # 25 MHz / 115,200
         open_flow.prepare(small, "ulx3s_85f", folder)
     return folder
 
 
 def test_the_files_of_the_open_flow(prepared):
     assert 'SITE "G2"' in (prepared / "top.lpf").read_text() and 'SITE "M1"' in (prepared / "top.lpf").read_text()
-    assert f"read_verilog  {NAME}.v" in (prepared / "top.ys").read_text() and "abc -lut 4" in (prepared / "top.ys").read_text()
+    assert (
+        f"read_verilog  {NAME}.v" in (prepared / "top.ys").read_text()
+        and "abc -lut 4" in (prepared / "top.ys").read_text()
+    )
     assert "--85k" in (prepared / "build_top.sh").read_text()
 
 
@@ -160,7 +181,10 @@ REPORT = {
     "utilization": {"TRELLIS_COMB": {"used": 40, "available": 100}, "DCCA": {"used": 0, "available": 9}},
     "fmax": {"clk": {"achieved": 30.0, "constraint": 25.0}},
 }
-GOOD = {"yosys": "touch top.json", "nextpnr": "touch top.tim; cp ../report.json . && touch top.config", "ecppack": "echo bits > top.bit"}
+GOOD = {
+    "yosys": "touch top.json", "nextpnr": "touch top.tim; cp ../report.json . && touch top.config",
+    "ecppack": "echo bits > top.bit",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -175,7 +199,9 @@ def fakes(prepared, tmp_path, monkeypatch):
         for name in open_flow.TOOLS.values():
             (tools / name).write_text(TOOL.format(**(GOOD | changes)))
             (tools / name).chmod(0o755)
-        monkeypatch.setattr(open_flow, "tools", lambda: {variable: str(tools / name) for variable, name in open_flow.TOOLS.items()})
+        monkeypatch.setattr(
+            open_flow, "tools", lambda: {variable: str(tools / name) for variable, name in open_flow.TOOLS.items()}
+        )
         return folder
 
     return make
@@ -193,10 +219,18 @@ def test_a_build_has_a_report_and_a_bitstream(fakes):
     [
         ({"yosys": "echo 'ERROR: no module'; exit 1"}, "Yosys refuses the design:\nERROR: no module"),
         # as it does with -q: said in its log alone, and half of its output written
-        ({"yosys": "touch top.json; echo 'ERROR: no cells' > top.rpt; exit 1"}, "Yosys refuses the design:\nERROR: no cells"),
-        ({"nextpnr": "echo 'ERROR: too much' > top.tim; exit 1"}, "nextpnr does not place and route it:\nERROR: too much"),
         (
-            {"nextpnr": "touch top.tim; echo 'Info: TRELLIS_COMB: 99000/ 83640   118%'; echo 'ERROR: Unable to place cell'; exit 1"},
+            {"yosys": "touch top.json; echo 'ERROR: no cells' > top.rpt; exit 1"},
+            "Yosys refuses the design:\nERROR: no cells",
+        ),
+        (
+            {"nextpnr": "echo 'ERROR: too much' > top.tim; exit 1"},
+            "nextpnr does not place and route it:\nERROR: too much",
+        ),
+        (
+            {
+                "nextpnr": "touch top.tim; echo 'Info: TRELLIS_COMB: 99000/ 83640   118%'; echo 'ERROR: Unable to place cell'; exit 1"
+            },
             "nextpnr does not place and route it:\nInfo: TRELLIS_COMB: 99000/ 83640   118%\nERROR: Unable",
         ),
         ({"ecppack": "echo odd; exit 3"}, "ecppack does not pack it:\nodd"),
@@ -276,7 +310,10 @@ def test_a_small_design_becomes_a_bitstream(tmp_path, monkeypatch):
         (["mm_min", "--flow", "vivado", "--part", "virtex", "--clock", "100"], "part 'virtex': a full name such as"),
         (["mm_min", "--flow", "vivado", "--part", PART, "--clock", "0"], "clock 0 MHz: 1 to 1000"),
         (["mm_min", "--flow", "vivado", "--part", PART, "--clock", "100", "--write-only"], "never runs a tool"),
-        (["mm_min", "--flow", "vivado", "--part", PART, "--clock", "100", "--without-units"], "--without-units is for --flow open"),
+        (
+            ["mm_min", "--flow", "vivado", "--part", PART, "--clock", "100", "--without-units"],
+            "--without-units is for --flow open",
+        ),
         (["seed_case", "--flow", "vivado", "--part", PART, "--clock", "100"], "compile-only"),
     ],
 )

@@ -106,9 +106,13 @@ def test_random_accesses_reach_their_bytes():
                 await line.access(Command.WRITE_MEMORY, address, value)
                 image[address : address + 8] = value.to_bytes(8, "little")
             else:
-                assert await line.access(Command.READ_MEMORY, address) == int.from_bytes(image[address : address + 8], "little")
+                assert await line.access(Command.READ_MEMORY, address) == int.from_bytes(
+                    image[address : address + 8], "little"
+                )
         for address in range(0, len(image), 32 * 7):
-            assert await line.access(Command.READ_MEMORY, address) == int.from_bytes(image[address : address + 8], "little")
+            assert await line.access(Command.READ_MEMORY, address) == int.from_bytes(
+                image[address : address + 8], "little"
+            )
 
     simulate(bench)
 
@@ -209,7 +213,9 @@ def test_bursts_of_several_masters(ports):
                     for beat in range(length):
                         word, strobe = rng.getrandbits(256), rng.getrandbits(32)
                         await ctx.tick().repeat(rng.randrange(1, 3))
-                        for signal, value in ((axi.wdata, word), (axi.wstrb, strobe), (axi.wlast, beat == length - 1), (axi.wvalid, 1)):
+                        for signal, value in (
+                            (axi.wdata, word), (axi.wstrb, strobe), (axi.wlast, beat == length - 1), (axi.wvalid, 1),
+                        ):  # fmt: skip
                             ctx.set(signal, value)
                         await until(ctx, axi.wready)
                         ctx.set(axi.wvalid, 0)

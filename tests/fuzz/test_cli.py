@@ -27,7 +27,9 @@ def test_nothing_differs_and_coverage_adds_up(capsys, tmp_path):
         status, out, _ = fuzz(capsys, "--programs", 6, "--seed", seed, "--coverage", path, "--out", tmp_path)
         assert status == 0 and "0 differing" in out and "6 programs on mm_mesh" in out
     rest = tmp_path / "rest.json"
-    status, out, _ = fuzz(capsys, "--programs", 3, "--start", 50, "--seed", 1, "--coverage", rest, "--bins", "--out", tmp_path)
+    status, out, _ = fuzz(
+        capsys, "--programs", 3, "--start", 50, "--seed", 1, "--coverage", rest, "--bins", "--out", tmp_path
+    )
     assert status == 0 and "not hit: vector words: VFILL 4 dimensions" in out and "--bins names" not in out
     data = json.loads(rest.read_text())["bins"]
     assert sorted(re.findall("^not hit: (.*)$", out, re.M)) == sorted(
@@ -52,7 +54,9 @@ def test_a_fault_ends_with_one_and_a_file_that_shows_it_again(capsys, tmp_path):
 
 def test_what_was_not_hit_is_counted_and_its_names_are_an_option(capsys, tmp_path):
     _, out, _ = fuzz(capsys, "--programs", 2, "--out", tmp_path)
-    assert "not hit:" not in out and re.search(r"of \d+ reachable bins, [\d.]+ %; --bins names the other \d+$", out, re.M)
+    assert "not hit:" not in out and re.search(
+        r"of \d+ reachable bins, [\d.]+ %; --bins names the other \d+$", out, re.M
+    )
     assert "left out: signals: 2: no unit sends it: barriers are the controller's\n" in out
 
 
@@ -109,7 +113,10 @@ def test_stopped_before_anything_was_found(capsys, tmp_path, monkeypatch):
     [
         (["--programs", "-1"], "--programs -1: a number from 0 on is expected"),
         (["--seed", "-2"], "--seed -2: a number from 0 on is expected"),
-        (["--start", "70"], "--start 70: 50 programs share a machine, and the first of them is a multiple of 50, such as 50"),
+        (
+            ["--start", "70"],
+            "--start 70: 50 programs share a machine, and the first of them is a multiple of 50, such as 50",
+        ),
         (["--replay", "{good}", "--start", "50"], "does not go with --programs and --start"),
         (["--programs", "0"], "there is no --merge"),
         (["--machine", "nowhere"], "nowhere"),

@@ -27,8 +27,8 @@ class Stutter(Wrapper):
 
 
 def answer(machine, description: Machine, address: Path, stutter: int = 0) -> tuple[int, str]:
-    """Serve one session; how many register words arrived at the gates, and their digest. `stutter` numbers a write that is
-    done twice."""
+    """Serve one session; how many register words arrived at the gates, and their digest. `stutter` numbers a write that
+    is done twice."""
     ledger = Ledger(RtlTransport(machine))
     served = Stutter(ledger, stutter) if stutter else ledger
     Server(served, description, address, engine="gates, harmed", single=True).run()

@@ -381,7 +381,8 @@ def fault(name):
 VECTORS_GONE = {"vectors": lambda machine: machine.vectors[1:]}
 DEEP = {"clusters": lambda machine: tuple(dataclasses.replace(unit, inst_depth=16) for unit in machine.clusters)}
 EXTRA = {"vectors": lambda machine: tuple(sorted(
-    (*machine.vectors, dataclasses.replace(machine.vectors[0], x=1, y=3, port=1)), key=lambda unit: (unit.y, unit.x)))}  # fmt: skip
+    (*machine.vectors, dataclasses.replace(machine.vectors[0], x=1, y=3, port=1)),
+    key=lambda unit: (unit.y, unit.x)))}  # fmt: skip
 PORT_GONE = {
     "ports": lambda machine: machine.ports[:1],
     "clusters": lambda machine: tuple(dataclasses.replace(unit, port=0) for unit in machine.clusters),

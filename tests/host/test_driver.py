@@ -100,7 +100,8 @@ def test_the_wait_for_a_reply_is_bounded():
 
 
 def test_a_request_that_is_lost_is_repeated(monkeypatch):
-    """A unit keeps one reply and loses a request that comes meanwhile (spec: CU_CTRL), so silence once is not yet absence."""
+    """A unit keeps one reply and loses a request that comes meanwhile (spec: CU_CTRL), so silence once is not yet
+    absence."""
     machine = load("quad")
     driver, at = driver_of(machine), machine.clusters[0].node
     send, sent = driver.send, []

@@ -109,7 +109,9 @@ def test_shadowed_registers_are_written_once(transport):
 
 def test_a_poll_that_expires_says_what_it_read(transport):
     driver = Driver(transport, timeout=500)
-    with pytest.raises(NoAnswer, match=r"NODE_STATUS\[0x21\] still reads count=0 valid=0 after 500 cycles, wanted count=3 valid=1") as caught:
+    with pytest.raises(
+        NoAnswer, match=r"NODE_STATUS\[0x21\] still reads count=0 valid=0 after 500 cycles, wanted count=3 valid=1"
+    ) as caught:
         driver.await_signals(node(1, 2), 3)
     assert "nodes:" in str(caught.value) and caught.value.exit_status == 4
 
@@ -145,7 +147,9 @@ def test_wrong_operands_are_refused_before_anything_is_written(artifact):
 
 def test_progress_counts_rounds(artifact):
     seen = []
-    loader = Loader(Driver(ModelTransport(System(load("mm_mesh")))), progress=lambda done, total: seen.append((done, total)))
+    loader = Loader(
+        Driver(ModelTransport(System(load("mm_mesh")))), progress=lambda done, total: seen.append((done, total))
+    )
     loader.run(artifact, operands())
     assert seen == [(i + 1, len(artifact.rounds)) for i in range(len(artifact.rounds))]
 

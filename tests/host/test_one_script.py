@@ -62,7 +62,11 @@ def test_what_cannot_be_served(tmp_path, capsys):
         (["--listen", "0.0.0.0:7000"], 3, "0.0.0.0: a machine is served to this computer alone"),
         (["--listen", str(tmp_path)], 3, "it is there and is no socket"),
         (["--listen", str(tmp_path / "s"), "--transport", "card"], 2, "no transport 'card'"),
-        (["--listen", str(tmp_path), "--transport", "rtl"], 3, "it is there and is no socket"),  # before gates are compiled
+        (
+            ["--listen", str(tmp_path), "--transport", "rtl"],
+            3,
+            "it is there and is no socket",
+        ),  # before gates are compiled
     ):
         assert main(["serve", *arguments]) == status
         assert said in capsys.readouterr().err

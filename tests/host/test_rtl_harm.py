@@ -24,7 +24,8 @@ HARM = Harm(short=0.01, delay=0.001, drop=0.0005)  # as `test_transport_million`
 
 @contextmanager
 def harmed_gates(folder, harm, *, seed=1, **options):
-    """(transport, harm done so far, a function that ends the session and gives (words, digest) of what reached the gates)."""
+    """(transport, harm done so far, a function that ends the session and gives (words, digest) of what reached the
+    gates)."""
     from sim.machine import build, simulate
 
     address = folder / "socket"

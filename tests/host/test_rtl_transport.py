@@ -132,8 +132,11 @@ def test_a_client_that_is_killed_leaves_no_simulator(started):
 
 @pytest.fixture
 def serve(started, tmp_path):
-    """`with serve() as server:`, of the gates on `served` in tmp_path, as a background job of a script: SIGINT is ignored."""
-    command = [sys.executable, "-m", "kohakutpu.cli.main", "serve", "--transport", "rtl", "--listen", str(tmp_path / "served")]
+    """`with serve() as server:`, of the gates on `served` in tmp_path, as a background job of a script: SIGINT is
+    ignored."""
+    command = [
+        sys.executable, "-m", "kohakutpu.cli.main", "serve", "--transport", "rtl", "--listen", str(tmp_path / "served"),
+    ]  # fmt: skip
     ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
     return partial(started, ignoring, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
 

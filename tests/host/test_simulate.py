@@ -1,4 +1,5 @@
-"""`run_model` beside `run_reference`: what each takes from the machine, and what a run that went wrong on the way says."""
+"""`run_model` beside `run_reference`: what each takes from the machine, and what a run that went wrong on the way
+says."""
 
 import dataclasses
 
@@ -33,7 +34,9 @@ def matrices(seed=3):
 @pytest.mark.parametrize("mantissa", [10, 16])
 def test_the_reference_has_the_machines_accumulator(mantissa):
     machine = load("mm_mesh")
-    machine = dataclasses.replace(machine, clusters=tuple(dataclasses.replace(c, mantissa=mantissa) for c in machine.clusters))
+    machine = dataclasses.replace(
+        machine, clusters=tuple(dataclasses.replace(c, mantissa=mantissa) for c in machine.clusters)
+    )
     knobs, values = {"gm": 8, "gn": 8, "nk": 2}, matrices()
     artifact = compile_kernel(linear_silu, machine, {n: v.shape for n, v in values.items()}, knobs)
     assert equal(artifact, machine, linear_silu, knobs, values)
@@ -56,7 +59,9 @@ def test_the_reference_has_the_machines_errata():
 def test_the_reference_holds_constants_as_the_program_does():
     machine, knobs = load("mm_mesh"), {"gm": 8, "gn": 8, "fuse": False}
     values = matrices(4)
-    artifact = compile_kernel(linear_silu, machine, {n: v.shape for n, v in values.items()}, knobs, Options(constants="arrays"))
+    artifact = compile_kernel(
+        linear_silu, machine, {n: v.shape for n, v in values.items()}, knobs, Options(constants="arrays")
+    )
     assert equal(artifact, machine, linear_silu, knobs, values, constants="arrays")
     assert not equal(artifact, machine, linear_silu, knobs, values, constants="registers")
 

@@ -265,7 +265,8 @@ def test_a_hello_that_is_none_is_no_server(tmp_path, payload, reason):
 
 
 @pytest.mark.parametrize("payload", [b"[]", b"{}", b"\xff", DEEP, b'{"text": 1, "exit_status": 3}',
-                                     b'{"text": "x", "exit_status": []}', b'{"text": "x", "exit_status": 7}'])  # fmt: skip
+                                     b'{"text": "x", "exit_status": []}',
+                                     b'{"text": "x", "exit_status": 7}'])  # fmt: skip
 @pytest.mark.parametrize("greeted", [False, True])
 def test_an_error_that_is_none_is_no_server(tmp_path, payload, greeted):
     thread = answering(tmp_path / "s", *[(False, told())] * greeted, (True, payload))

@@ -51,7 +51,10 @@ def test_the_smallest_instruction_fifo_of_the_machine_is_what_a_round_seeds(unit
     seeds = {step.credits for round_ in artifact.rounds for step in round_.steps if isinstance(step, Seed)}
     assert seeds == {machine.credit_limit} == {2}
     run = run_model(artifact, machine, operands(), timeout=50_000).run
-    assert all(row.equal for row in compare(artifact, run_reference(linear_silu, knobs, operands(), machine).outputs, run.outputs))
+    assert all(
+        row.equal
+        for row in compare(artifact, run_reference(linear_silu, knobs, operands(), machine).outputs, run.outputs)
+    )
 
 
 def test_an_error_of_the_agent_ends_a_wait_by_name():

@@ -73,7 +73,9 @@ def test_quad():
 def test_mm_min():
     """One vector core, and memory that fits block RAM."""
     machine = load("mm_min")
-    assert (len(machine.ports), len(machine.clusters), len(machine.vectors), machine.memory.bytes) == (1, 0, 1, 64 << 10)
+    assert (len(machine.ports), len(machine.clusters), len(machine.vectors), machine.memory.bytes) == (
+        1, 0, 1, 64 << 10,
+    )  # fmt: skip
 
 
 def test_uneven():

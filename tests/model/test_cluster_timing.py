@@ -153,7 +153,9 @@ def test_emitted_words_come_at_the_sweeps_pace(bench, gm, gn, nk):
     retirements(bench, GEMM.encode(gm=gm, gn=gn, nk=nk, emit=1), DRAIN.encode(addr=0, n=gm * gn, fuse=1))
     start = bench.cluster.sweep.start
     data = [cycle for cycle, flit in bench.received if flit.type == FlitType.MEM_WR_DATA]
-    first = start + 1 + (nk - 1) * period(gm * gn) + 29  # the first word at the head of the queue: the descriptor is sent
+    first = (
+        start + 1 + (nk - 1) * period(gm * gn) + 29
+    )  # the first word at the head of the queue: the descriptor is sent
     expected, free = [], first + 1
     for index in range(gm * gn):
         free += index == 8  # the second descriptor

@@ -156,7 +156,10 @@ def test_names_of_tracks_are_unique_and_owned(make_grid):
         (Track("cluster0.begin", "event", "cluster0"), BEGIN.pack(op=2, last=1, txn=5), "GEMM txn 0x05 last"),
         (Track("vector0.begin", "event", "vector0"), BEGIN.pack(op=3, last=0, txn=5), "RUN txn 0x05"),
         (Track("vector0.begin", "event", "vector0"), BEGIN.pack(op=9, last=0, txn=5), "0x9 txn 0x05"),
-        (Track("vector0.retire", "event", "vector0"), RETIRE.pack(result=1, fault=1, last=0, txn=5), "result 0x1 txn 0x05 fault"),
+        (
+            Track("vector0.retire", "event", "vector0"), RETIRE.pack(result=1, fault=1, last=0, txn=5),
+            "result 0x1 txn 0x05 fault",
+        ),
         (Track("vector0.decode", "span", "vector0"), 4, "= FILL (4)"),
         (Track("cluster1.receive", "span", "cluster1"), 2, "= PEER_WAIT (2)"),
         (Track("vector0.receive", "span", "vector0"), 1, "= 1"),

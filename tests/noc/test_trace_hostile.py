@@ -24,7 +24,8 @@ MACHINE = load("mm_mesh")
 
 @pytest.fixture(scope="module")
 def genuine(tmp_path_factory):
-    """(header, chunk, cycles, [flits, levels, events]) of a trace with a little of everything: one instruction a unit."""
+    """(header, chunk, cycles, [flits, levels, events]) of a trace with a little of everything: one instruction a
+    unit."""
     path = tmp_path_factory.mktemp("trace") / "genuine"
     system = System(MACHINE)
     topology = Topology(MACHINE, [link.name for link in system.engine.links])
@@ -73,7 +74,8 @@ def everything(path, folder, capsys):
     """{command: (status, what it said)} of every command that reads a trace."""
     seen = {}
     for command in (
-        ["report", path], ["disasm", "--levels", path], ["view", path, "--perfetto", folder / "p.json", "--html", folder / "h.html"],
+        ["report", path], ["disasm", "--levels", path],
+        ["view", path, "--perfetto", folder / "p.json", "--html", folder / "h.html"],
     ):  # fmt: skip
         status = main([str(item) for item in command])
         seen[command[0]] = status, capsys.readouterr().err
@@ -175,7 +177,9 @@ def headers(draw, header):
                 del value[name][draw(st.integers(0, len(value[name]) - 1))]
             case _ if isinstance(value[name], str) and value[name]:
                 at = draw(st.integers(0, len(value[name]) - 1))
-                value[name] = value[name][:at] + draw(st.text(max_size=3)) + value[name][at + draw(st.integers(0, 40)) :]
+                value[name] = (
+                    value[name][:at] + draw(st.text(max_size=3)) + value[name][at + draw(st.integers(0, 40)) :]
+                )
     return value
 
 
@@ -201,7 +205,9 @@ def test_no_records_end_in_a_traceback(genuine, tmp_path, capsys, data):
         chunk[data.draw(st.integers(0, len(chunk) - 1))] = data.draw(st.integers(0, 255))
     bounds = data.draw(st.sampled_from([(3, 9), (0, 9), (3, (1 << 61) - 1)]))
     cycles = data.draw(st.sampled_from([cycles, 1 << 61, 10]))
-    path = forged(tmp_path / "t", header, bytes(chunk), cycles, numbers if data.draw(st.booleans()) else counts, bounds=bounds)
+    path = forged(
+        tmp_path / "t", header, bytes(chunk), cycles, numbers if data.draw(st.booleans()) else counts, bounds=bounds
+    )
     for command, (status, error) in everything(path, tmp_path, capsys).items():
         assert status == 0 or status == 2 and error.startswith(f"kohakutpu {command}: {path}"), error
 

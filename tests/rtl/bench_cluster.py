@@ -29,7 +29,9 @@ def backpressure(seed: int):
     return [None, stutter(seed, 0.3), stutter(seed, 0.8), bursts(seed, 0.5)][seed % 4]
 
 
-def model_life(life: Life, seed: int, before: Cluster | None = None, cycles: int | None = None) -> tuple[list, Cluster, int]:
+def model_life(
+    life: Life, seed: int, before: Cluster | None = None, cycles: int | None = None
+) -> tuple[list, Cluster, int]:
     """Transfers of one life, the unit after it, and how many cycles it took, or those of its first `cycles`.
 
     `before` is the unit that lived before the reset: memories stay as it left them.

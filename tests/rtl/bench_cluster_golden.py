@@ -61,7 +61,9 @@ def cases(links: Links) -> list[Tally]:
         pairs = list(zip(gates.received, model.received))
         late = next((at for at, (ours, theirs) in enumerate(pairs) if ours != theirs), len(pairs))
         wrong = max(len(gates.received), len(model.received)) - late
-        cycles.differ(wrong, f"{case.label}: flit {late} of {len(gates.received)}, the model sends {len(model.received)}")
+        cycles.differ(
+            wrong, f"{case.label}: flit {late} of {len(gates.received)}, the model sends {len(model.received)}"
+        )
     return [fp16, raw, cycles]
 
 

@@ -32,15 +32,21 @@ CONVERSIONS = [
     (131072, 0xFF, 0xFF, 0, 0x03F080),
 ]  # fmt: skip
 ADDITIONS = [  # (a, b, a + b)
-    (0x0FC000, 0x0FC000, 0x100000), (0x0FC000, 0x2FC000, 0x000000), (0x0FC001, 0x2FC000, 0x0C4000), (0x004001, 0x204000, 0x000000),
-    (0x1FBFFF, 0x1FBFFF, 0x1FFFFF), (0x3F8000, 0x3F8000, 0x3FFFFF), (0x203FFF, 0x000005, 0x000000), (0x0FC000, 0x0C0000, 0x0FC000),
-    (0x0FC001, 0x0C0000, 0x0FC002), (0x0FC000, 0x0C0001, 0x0FC001), (0x0FFFFF, 0x0C0000, 0x100000), (0x0FC000, 0x2A3FFF, 0x0FC000),
-    (0x0FC000, 0x2C5001, 0x0FBFFE), (0x0FC000, 0x2C5000, 0x0FBFFE), (0x0FC005, 0x2C0001, 0x0FC005), (0x0FC004, 0x2C0001, 0x0FC004),
+    (0x0FC000, 0x0FC000, 0x100000), (0x0FC000, 0x2FC000, 0x000000), (0x0FC001, 0x2FC000, 0x0C4000),
+    (0x004001, 0x204000, 0x000000),
+    (0x1FBFFF, 0x1FBFFF, 0x1FFFFF), (0x3F8000, 0x3F8000, 0x3FFFFF), (0x203FFF, 0x000005, 0x000000),
+    (0x0FC000, 0x0C0000, 0x0FC000),
+    (0x0FC001, 0x0C0000, 0x0FC002), (0x0FC000, 0x0C0001, 0x0FC001), (0x0FFFFF, 0x0C0000, 0x100000),
+    (0x0FC000, 0x2A3FFF, 0x0FC000),
+    (0x0FC000, 0x2C5001, 0x0FBFFE), (0x0FC000, 0x2C5000, 0x0FBFFE), (0x0FC005, 0x2C0001, 0x0FC005),
+    (0x0FC004, 0x2C0001, 0x0FC004),
     (0x1FFFFF, 0x3F8000, 0x1FFFFF),
 ]  # fmt: skip
 HALVES = [  # (word, FP16)
-    (0x000000, 0x0000), (0x0FC000, 0x3C00), (0x2FC000, 0xBC00), (0x0FC008, 0x3C00), (0x0FC018, 0x3C02), (0x0FC009, 0x3C01),
-    (0x0FFFF8, 0x4000), (0x0C4000, 0x0400), (0x0C3FF8, 0x0400), (0x0C3FF7, 0x0000), (0x2C0000, 0x8000), (0x13BFF0, 0x7BFF),
+    (0x000000, 0x0000), (0x0FC000, 0x3C00), (0x2FC000, 0xBC00), (0x0FC008, 0x3C00), (0x0FC018, 0x3C02),
+    (0x0FC009, 0x3C01),
+    (0x0FFFF8, 0x4000), (0x0C4000, 0x0400), (0x0C3FF8, 0x0400), (0x0C3FF7, 0x0000), (0x2C0000, 0x8000),
+    (0x13BFF0, 0x7BFF),
     (0x13BFF8, 0x7BFF), (0x13C000, 0x7BFF), (0x3FFFFF, 0xFBFF),
 ]  # fmt: skip
 
@@ -82,14 +88,19 @@ def differences(name: str, inputs: tuple[np.ndarray, ...], got: np.ndarray, want
     if len(wrong):
         at = wrong[0]
         given = ", ".join(f"{int(values[at]) & 0xFFFFFFFF:#x}" for values in inputs)
-        raise AssertionError(f"{name}: {len(wrong)} of {len(want)} differ; ({given}) gave {int(got[at]):#x}, not {int(want[at]):#x}")
+        raise AssertionError(
+            f"{name}: {len(wrong)} of {len(want)} differ; ({given}) gave {int(got[at]):#x}, not {int(want[at]):#x}"
+        )
 
 
-async def through_lanes(dut, *, sums=0, scales_a=0, scales_b=0, anchors=0, tiles=0, peers=0, from_array=0, from_peer=0, keep=0):
+async def through_lanes(
+    dut, *, sums=0, scales_a=0, scales_b=0, anchors=0, tiles=0, peers=0, from_array=0, from_peer=0, keep=0
+):
     """(words, FP16) of vectors, arrays of one length or numbers."""
     width = MANTISSA + 8
     fields = {
-        "sums": (sums, 19), "scales_a": (scales_a, 8), "scales_b": (scales_b, 8), "anchors": (anchors, 8), "tiles": (tiles, width),
+        "sums": (sums, 19), "scales_a": (scales_a, 8), "scales_b": (scales_b, 8), "anchors": (anchors, 8),
+        "tiles": (tiles, width),
         "peers": (peers, width), "from_array": (from_array, 1), "from_peer": (from_peer, 1), "keep": (keep, 1),
     }  # fmt: skip
     count = max(np.size(values) for values, _ in fields.values())
@@ -130,7 +141,11 @@ def hostile_words(rng: np.random.Generator, count: int) -> np.ndarray:
     """Accumulator words: any bits, few bits set, ends of the exponent's range, junk without an exponent."""
     mw = MANTISSA
     any_word = rng.integers(0, 1 << (mw + 8), count)
-    sparse = rng.integers(0, 1 << (mw + 8), count) & rng.integers(0, 1 << (mw + 8), count) & rng.integers(0, 1 << (mw + 8), count)
+    sparse = (
+        rng.integers(0, 1 << (mw + 8), count)
+        & rng.integers(0, 1 << (mw + 8), count)
+        & rng.integers(0, 1 << (mw + 8), count)
+    )
     exponent = rng.choice([0, 1, 2, 40, 46, 47, 48, 49, 63, 78, 79, 80, 125, 126, 127], count)
     fraction = rng.choice([0, 1, 2, (1 << mw) - 1, (1 << mw) - 2, 1 << (mw - 1), (1 << (mw - 1)) - 1], count)
     ends = rng.integers(0, 2, count) << (mw + 7) | exponent << mw | fraction
@@ -169,7 +184,8 @@ async def lane_conversions(dut):
     tile = hostile_words(rng, count)
     keep = rng.integers(0, 2, count)
     got, halves = await through_lanes(
-        dut, sums=s, scales_a=fa, scales_b=fb, anchors=anchor, tiles=tile, peers=~tile, from_array=1, from_peer=rng.integers(0, 2, count),
+        dut, sums=s, scales_a=fa, scales_b=fb, anchors=anchor, tiles=tile, peers=~tile, from_array=1,
+        from_peer=rng.integers(0, 2, count),
         keep=keep,
     )  # fmt: skip
     block = np.empty(count, dtype=np.uint32)
@@ -187,8 +203,12 @@ async def lane_halves(dut):
     await start(dut, *INPUTS)
     mw = MANTISSA
     step = 1 if mw <= 11 else 3
-    word = np.concatenate([np.arange(sign << (mw + 7) | 45 << mw, sign << (mw + 7) | 82 << mw, step) for sign in (0, 1)])
-    word = np.concatenate([word[: VECTORS // 2], word[-(VECTORS // 2) :], hostile_words(np.random.default_rng(1), 4096)])
+    word = np.concatenate(
+        [np.arange(sign << (mw + 7) | 45 << mw, sign << (mw + 7) | 82 << mw, step) for sign in (0, 1)]
+    )
+    word = np.concatenate(
+        [word[: VECTORS // 2], word[-(VECTORS // 2) :], hostile_words(np.random.default_rng(1), 4096)]
+    )
     got, halves = await through_lanes(dut, tiles=word, keep=1)
     want = FORMAT.add(word.astype(np.uint32), np.zeros(len(word), dtype=np.uint32))
     differences("a word added to zero", (word,), got, want)
@@ -235,7 +255,10 @@ async def operands_in_both_layouts(dut):
         if not order:
             order = [*chance.sample(range(3), chance.choice([2, 3, 3])), 3]
             at, to_b = chance.randrange(1 << 9), chance.randrange(2)
-        row = {"put": int(chance.random() < 0.8), "word": chance.getrandbits(256), "number": order[0], "at": at, "to_b": to_b}
+        row = {
+            "put": int(chance.random() < 0.8), "word": chance.getrandbits(256), "number": order[0], "at": at,
+            "to_b": to_b,
+        }  # fmt: skip
         # read what is being written half of the time
         recent = pending[1] if pending else at
         reads = {f"entry_{side}": (recent if chance.random() < 0.5 else chance.randrange(1 << 9)) for side in "ab"}
@@ -281,7 +304,8 @@ async def accumulator_commands(dut):
         sums, scales = rng.integers(-129024, 131073, 16), rng.integers(0x80, 0xC0, (2, 4))
         anchor = int(rng.choice([40, 40, 36, 100]))
         rows[cycle] |= {  # the operands come two cycles ahead
-            "sums": packed(sums.reshape(1, 16), 19)[0], "scales_a": packed(scales[:1], 8)[0], "scales_b": packed(scales[1:], 8)[0],
+            "sums": packed(sums.reshape(1, 16), 19)[0], "scales_a": packed(scales[:1], 8)[0],
+            "scales_b": packed(scales[1:], 8)[0],
             "anchor": anchor,
         }  # fmt: skip
         peer = hostile_words(rng, 16).astype(np.uint32).reshape(1, 16)
@@ -290,7 +314,9 @@ async def accumulator_commands(dut):
         if command in WRITES:
             value = peer
             if command in FROM_ARRAY:
-                value = FORMAT.from_block(sums.reshape(4, 4), scales[0][:, None], scales[1][None, :], anchor).reshape(1, 16)
+                value = FORMAT.from_block(sums.reshape(4, 4), scales[0][:, None], scales[1][None, :], anchor).reshape(
+                    1, 16
+                )
             store.add(address, value, load=command in OPENS)
         if sends:
             pushed[cycle + 7], pushed[cycle + 8] = store.send(address, 1)

@@ -124,7 +124,9 @@ async def every_source_slot(dut):
     while links.cycle < end:
         await links.step(min(STILL, end - links.cycle))
     assert compare(links.transfers, sorted(moved)) > 0
-    results = [flit.payload for _, link, flit in links.transfers if link == "out_link" and flit.type == FlitType.MEM_WR_DATA]
+    results = [
+        flit.payload for _, link, flit in links.transfers if link == "out_link" and flit.type == FlitType.MEM_WR_DATA
+    ]
     codes = {CU_SIGNAL.get(flit.payload, "code") for _, _, flit in links.transfers if flit.type == FlitType.CU_SIGNAL}
     assert codes <= {SignalCode.INST_COMPLETE, SignalCode.BATCH_COMPLETE}, f"the kernels signal {codes}"
     cases = slot_cases()
@@ -176,7 +178,8 @@ def refused(source) -> None:
     bursts = [
         (HOST, {"length": SHOWN}), (HOST, {"buf": 1, "length": 3}), (HOST, {"offset": L1_WORDS - 2, "length": 4}),
         (HOST, {"offset": 2, "length": 2}), (HOST, {"offset": 5, "length": 4, "says": 6}),
-        (HOST, {"offset": 8, "length": 3}), (HOST, {"offset": 12, "length": 4, "says": 2}), (HOST, {"offset": 14, "length": 1}),
+        (HOST, {"offset": 8, "length": 3}), (HOST, {"offset": 12, "length": 4, "says": 2}),
+        (HOST, {"offset": 14, "length": 1}),
     ]  # fmt: skip
     flits = [flit for sender, fields in bursts for flit in burst_of(chance, sender, **fields)]
     one, two = burst_of(chance, HOST, offset=16, length=4), burst_of(chance, PORT, offset=18, length=3)

@@ -141,5 +141,7 @@ async def recorded_kernels(dut):
             dut._log.error(line)
         assert not wrong, f"{len(wrong)} differences up to {program.name}"
     assert ends and of_l1 and of_memory
-    dut._log.warning(f"{ends} recorded kernels, {of_l1} words of L1 and {of_memory} of memory equal, cycles the model's")
+    dut._log.warning(
+        f"{ends} recorded kernels, {of_l1} words of L1 and {of_memory} of memory equal, cycles the model's"
+    )
     report(programs=ends, l1_words=of_l1, memory_words=of_memory)

@@ -26,5 +26,7 @@ def check_cluster_rtl(path: Path, simulator: str = "verilator", fault: str | Non
     top = LinkTop(Checked(Cluster(x=x, y=y, port=port, **UNITS["banked"], fault=fault), node=AT, outstanding=64))
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "tallies"
-        run_bench(top, "bench_cluster_golden", name="cluster", simulator=simulator, golden=path.resolve(), result=result)
+        run_bench(
+            top, "bench_cluster_golden", name="cluster", simulator=simulator, golden=path.resolve(), result=result
+        )
         return pickle.loads(result.read_bytes())

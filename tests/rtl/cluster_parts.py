@@ -46,7 +46,8 @@ class Lanes(wiring.Component):
         m = Module()
         width = self.mantissa + 8
         late = {
-            name: register(m, getattr(self, name), name, SKEW) for name in ("tiles", "peers", "from_array", "from_peer", "keep")
+            name: register(m, getattr(self, name), name, SKEW)
+            for name in ("tiles", "peers", "from_array", "from_peer", "keep")
         }
         words, halves = [], []
         for index in range(LANES):

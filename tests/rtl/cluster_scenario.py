@@ -1,4 +1,5 @@
-"""Random life of a cluster, the same for the model and for the gates: instructions, operand bursts, memory, nonsense."""
+"""Random life of a cluster, the same for the model and for the gates: instructions, operand bursts, memory,
+nonsense."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class Life:
         if scrub:
             self._instruct(op=Op.GEMM, gm=1, gn=self.unit.tiles)
         kinds = {
-            self._fill: 4, self._gemm: 6, self._fused: 3, self._drain: 4, self._burst: 2, self._peer_burst: 2, self._bad_burst: 1,
+            self._fill: 4, self._gemm: 6, self._fused: 3, self._drain: 4, self._burst: 2, self._peer_burst: 2,
+            self._bad_burst: 1,
             self._shared_fill: 1, self._ask: 2, self._nonsense: 1,
         }  # fmt: skip
         for kind in self.chance.choices(list(kinds), list(kinds.values()), k=length):
@@ -70,7 +72,9 @@ class Life:
         """A CU_DATA burst, acknowledged to its source or to another node if `ack`."""
         chance = self.chance
         txn, source, answer = chance.getrandbits(8), chance.choice([HOST, CORE]), chance.choice([0, HOST, CORE])
-        head = CU_DATA.pack(buf=buf, offset=offset, len=length - 1, flags=int(ack), ack_y=answer >> 4, ack_x=answer & 15)
+        head = CU_DATA.pack(
+            buf=buf, offset=offset, len=length - 1, flags=int(ack), ack_y=answer >> 4, ack_x=answer & 15
+        )
         self._send(Flit(AT, source, FlitType.CU_DATA, txn, 0, 0, head))
         lies = chance.random() < 0.1  # the flits are counted, whatever their `last` says
         for left in reversed(range(length)):
@@ -106,7 +110,8 @@ class Life:
         gm, gn = chance.choice(SHAPES)
         offsets = [0, 0, 1, 3, 250, 255] if max(self.unit.a_entries, self.unit.b_entries) > 64 else range(256)
         return {
-            "op": Op.GEMM, "gm": gm, "gn": gn, "nk": chance.choice([0, 1, 1, 2, 3]), "acc": chance.randrange(2), "emit": emit,
+            "op": Op.GEMM, "gm": gm, "gn": gn, "nk": chance.choice([0, 1, 1, 2, 3]), "acc": chance.randrange(2),
+            "emit": emit,
             "aoff": chance.choice(offsets), "boff": chance.choice(offsets), "abank": chance.randrange(2),
             "bbank": chance.randrange(2), "anchor": chance.choice([40, 40, 40, 38, 90]),
         }  # fmt: skip
@@ -115,13 +120,16 @@ class Life:
         chance = self.chance
         n = chance.choice([0, 1, 2, 3, 5, 9, 9, 40])
         self._instruct(op=Op.FILL, n=n, sel=chance.randrange(2), addr=chance.randrange(1 << 20) << 7, preq=chance.randrange(2),
-                       eoff=chance.choice([0, 0, 3, 250, chance.randrange(256)]), fbank=chance.randrange(2))  # fmt: skip
+                       eoff=chance.choice([0, 0, 3, 250, chance.randrange(256)]),
+                       fbank=chance.randrange(2))  # fmt: skip
 
     def _shared_fill(self) -> None:
         """A FILL with peers. If another unit leads, what it has asked for arrives without a request; were another
         instruction under way then, it could take what is not for it."""
         chance = self.chance
-        peers = [chance.choice([node(1, 1), node(2, 0), node(2, 2), node(3, 1), AT]) for _ in range(chance.randint(1, 3))]
+        peers = [
+            chance.choice([node(1, 1), node(2, 0), node(2, 2), node(3, 1), AT]) for _ in range(chance.randint(1, 3))
+        ]
         count, n, eoff = chance.randrange(4), chance.choice([1, 2, 4]), chance.randrange(256)
         self._instruct(op=Op.FILL, n=n, sel=chance.randrange(2), addr=chance.randrange(1 << 20) << 7, eoff=eoff,
                        **pack_peers(peers) | {"npeer": count})  # fmt: skip
@@ -152,18 +160,26 @@ class Life:
         buf = chance.randrange(2)
         limit = 4 * (self.unit.b_entries if buf else self.unit.a_entries)
         length = chance.randrange(1, 9)
-        self._data(buf, chance.choice([limit - length, chance.randrange(limit - length + 1)]), length, ack=chance.random() < 0.5)
+        self._data(
+            buf, chance.choice([limit - length, chance.randrange(limit - length + 1)]), length,
+            ack=chance.random() < 0.5,
+        )  # fmt: skip
 
     def _peer_burst(self) -> None:
         chance = self.chance
         length = chance.choice([1, 2, 4, 5])
         pairs = self.unit.tiles - length // 2
-        self._data(2, 2 * chance.choice([0, pairs - length % 2, chance.randrange(pairs)]), length, ack=chance.random() < 0.5)
+        self._data(
+            2, 2 * chance.choice([0, pairs - length % 2, chance.randrange(pairs)]), length, ack=chance.random() < 0.5
+        )
 
     def _bad_bursts(self) -> list[tuple[int, int, int]]:
         """(buffer, offset, length) of bursts that are refused."""
         a, b, tile = self._limits()
-        return [(3, 0, 2), (0, a - 1, 2), (1, b, 1), (2, tile - 2, 3), (2, 1, 2), (255, 0, 1), (0, 0xFFFF, 2), (1, b - 16, 256)]
+        return [
+            (3, 0, 2), (0, a - 1, 2), (1, b, 1), (2, tile - 2, 3), (2, 1, 2), (255, 0, 1), (0, 0xFFFF, 2),
+            (1, b - 16, 256),
+        ]  # fmt: skip
 
     def _limits(self) -> tuple[int, int, int]:
         """Granules in each buffer."""
@@ -210,8 +226,8 @@ def answers(chance: random.Random, tag: int, count: int) -> list[Flit]:
 class World:
     """Whoever a cluster talks to: sends a life's flits through `source` and answers what comes back.
 
-    No more instructions are under way than the unit's FIFO holds, as a dispatcher's credit has it. Answers of memory come
-    ahead of what still waits, `latency` cycles after what they answer; on a mesh they do not queue behind
+    No more instructions are under way than the unit's FIFO holds, as a dispatcher's credit has it. Answers of memory
+    come ahead of what still waits, `latency` cycles after what they answer; on a mesh they do not queue behind
     instructions either.
     """
 

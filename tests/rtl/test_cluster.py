@@ -20,7 +20,10 @@ from support.top import LinkTop  # noqa: E402
 SAMPLE = Path(__file__).parents[1] / "data" / "golden" / "cluster.npz"
 LIVES, RESETS, CONFORMS = "lives_like_the_model", "resets_in_mid_flight", "conforms"
 # What its own bench finds (test_cluster_parts): a life rarely meets the case, or anything would do.
-PARTS = {"l1-layout", "l1-scales", "l1-transparent", "array-borrow", "lane-sticky", "lane-tie", "lane-saturate", "accumulator-reuse"}
+PARTS = {
+    "l1-layout", "l1-scales", "l1-transparent", "array-borrow", "lane-sticky", "lane-tie", "lane-saturate",
+    "accumulator-reuse",
+}  # fmt: skip
 BANKS = {"cluster-bank-stuck", "sweep-offset"}  # nothing to see where a side has no second bank
 
 
@@ -55,7 +58,11 @@ def test_other_sizes(sizes):
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes, count", [("small", 200), ("banked", 60), ("narrow", 60), ("wide", 60)])
 def test_many_lives(sizes, count):
-    run(LIVES, RESETS, sizes=sizes, seeds=seeds(count)) if sizes == "small" else run(LIVES, sizes=sizes, seeds=seeds(count))
+    (
+        run(LIVES, RESETS, sizes=sizes, seeds=seeds(count))
+        if sizes == "small"
+        else run(LIVES, sizes=sizes, seeds=seeds(count))
+    )
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS.keys() - PARTS))

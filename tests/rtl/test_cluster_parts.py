@@ -1,5 +1,6 @@
 # amaranth: UnusedElaboratable=no
-"""The parts of the cluster in gates, vector by vector against the formats, and the faults that a whole life would miss."""
+"""The parts of the cluster in gates, vector by vector against the formats, and the faults that a whole life would
+miss."""
 
 import sys
 from pathlib import Path
@@ -50,7 +51,10 @@ def test_operands():
 
 @pytest.mark.parametrize("mantissa", [10, 14, 16])
 def test_accumulator(mantissa):
-    run(Accumulator(tiles=8, mantissa=mantissa), "accumulator", ["accumulator_commands"], mantissa=mantissa, vectors=16_000)
+    run(
+        Accumulator(tiles=8, mantissa=mantissa), "accumulator", ["accumulator_commands"], mantissa=mantissa,
+        vectors=16_000,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("fault, test", list(zip(cluster_lane.FAULTS, LANES)))

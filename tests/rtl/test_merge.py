@@ -65,7 +65,10 @@ def test_different_modules_stay_two_and_so_do_their_parents():
 
 
 def test_a_parent_is_connected_by_the_names_of_the_module_that_stays():
-    swapped = text().replace(MIDDLE.format(name="b", leaf="b.leaf$2", number=33), MIDDLE.format(name="b", leaf="b.leaf$2", number=33).replace("(q)", "(p)"))
+    swapped = text().replace(
+        MIDDLE.format(name="b", leaf="b.leaf$2", number=33),
+        MIDDLE.format(name="b", leaf="b.leaf$2", number=33).replace("(q)", "(p)"),
+    )
     merged = merge(swapped)
     assert modules(merged) == ["\\top.a.leaf", "\\top.a", "\\top.b", "top"]
     assert "  \\top.a.leaf  leaf (\n    .clk(clk),\n    .d(d),\n    .\\q$1 (p)\n  );" in merged

@@ -52,7 +52,12 @@ def test_without_yosys_the_way_to_get_it_is_named(monkeypatch):
 
 
 def test_primitives_by_kind():
-    cells = Counter({"LUT6": 3, "LUT2": 1, "INV": 1, "FDRE": 5, "FDSE": 1, "RAMB36E2": 2, "RAMB18E2": 1, "DSP48E2": 4, "RAM32M16": 2, "CARRY8": 9})
+    cells = Counter(
+        {
+            "LUT6": 3, "LUT2": 1, "INV": 1, "FDRE": 5, "FDSE": 1, "RAMB36E2": 2, "RAMB18E2": 1, "DSP48E2": 4,
+            "RAM32M16": 2, "CARRY8": 9,
+        }  # fmt: skip
+    )
     assert cost(cells) == Cost(lut=21, lutram=16, ff=6, bram=2.5, dsp=4)
 
 

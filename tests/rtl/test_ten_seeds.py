@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-"""Ten times the random traffic for the blocks whose benches draw everything from one seed; the others have longer lives of
-their own (`test_many_lives`, `test_many_random_lives`, `test_mesh_with_much_more_traffic`, `test_many_vectors`)."""
+"""Ten times the random traffic for the blocks whose benches draw everything from one seed; the others have longer lives
+of their own (`test_many_lives`, `test_many_random_lives`, `test_mesh_with_much_more_traffic`, `test_many_vectors`)."""
 
 import sys
 from pathlib import Path

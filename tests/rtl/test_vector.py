@@ -73,7 +73,10 @@ def test_bursts_that_are_refused(errata):
 @pytest.mark.parametrize("erratum", ["reject-silent", "caps-buffers"])
 def test_an_erratum_on_one_side_only_is_seen(erratum):
     with pytest.raises(BenchError, match="failed: bursts_that_are_refused"):
-        run("bench_vector", "bursts_that_are_refused", simulator="icarus", errata=ERRATA, model_errata=ERRATA - {erratum})
+        run(
+            "bench_vector", "bursts_that_are_refused", simulator="icarus", errata=ERRATA,
+            model_errata=ERRATA - {erratum},
+        )  # fmt: skip
 
 
 def test_conforms():
@@ -116,7 +119,10 @@ def test_many_random_lives(l1_words):
     "parameters, message",
     [
         ({"l1_words": 96}, "l1_words must be a power of two from 64 to 512, not 96"),
-        ({"errata": ["exp2-wrap", "fp32-store"]}, "VectorCore has no errata fp32-store; there are: caps-buffers, exp2-wrap"),
+        (
+            {"errata": ["exp2-wrap", "fp32-store"]},
+            "VectorCore has no errata fp32-store; there are: caps-buffers, exp2-wrap",
+        ),
         ({"fault": "sticky"}, "no fault 'sticky'; there are: vector-any-tag"),
     ],
 )

@@ -93,7 +93,9 @@ class Slots(Kernel):
     def __init__(self, cases: list[tuple[Mode, Opcode, tuple[int, ...]]], place: int):
         super().__init__(random.Random(0), 0, 512, unsafe=False)
         self.words = []
-        self.descriptors = [(0, 0, 0), (0, 1, 1 << 16 | 256), (6, 0, BUS * 3 + place * 0x4000), (6, 1, 32 << 16 | 2 * len(cases))]
+        self.descriptors = [
+            (0, 0, 0), (0, 1, 1 << 16 | 256), (6, 0, BUS * 3 + place * 0x4000), (6, 1, 32 << 16 | 2 * len(cases)),
+        ]  # fmt: skip
         self.descriptors += [(ad, d, 1) for ad in (0, 6) for d in (2, 3, 4)]
         for register, word in enumerate((0x3FC000, 0xC04000, 0x3F8000, 0x40A5A5, 0xBE1234), start=1):
             self.immediate(register, word)

@@ -104,7 +104,8 @@ def test_waves_are_of_the_whole_run_or_of_a_window(counter, tmp_path, window):
     folder = runner.build(COUNTER, top="counter", simulator=counter[1], waves=True)
     path = tmp_path / "waves.fst"
     runner.run(
-        folder, top="counter", simulator=counter[1], module="bench_waves", search=[tmp_path], seed=1, waves=True, wave_file=path,
+        folder, top="counter", simulator=counter[1], module="bench_waves", search=[tmp_path], seed=1, waves=True,
+        wave_file=path,
         plusargs=[f"+{name}={time}" for name, time in zip(("waves_from", "waves_to"), window)],
     )  # fmt: skip
     (clk,) = [var for var in Waveform(str(path)).all_vars() if var.full_name == "counter.clk"]

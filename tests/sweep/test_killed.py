@@ -1,4 +1,5 @@
-"""Sweeps whose workers, scheduler and client are killed: every point has one row in the end, the row that it always has."""
+"""Sweeps whose workers, scheduler and client are killed: every point has one row in the end, the row that it always
+has."""
 
 import csv
 import json
@@ -68,7 +69,9 @@ def alive(process: int) -> bool:
 
 @contextmanager
 def started(*command, **options):
-    process = subprocess.Popen([str(item) for item in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    process = subprocess.Popen(
+        [str(item) for item in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+    )
     try:
         yield process
     finally:
@@ -173,12 +176,19 @@ def free_port() -> int:
 def cluster(workers: int):
     """(address, scheduler process, worker processes) of `dask scheduler` and `dask worker`, as on several machines."""
     address = f"tcp://127.0.0.1:{free_port()}"
-    with started(BIN / "dask", "scheduler", "--host", "127.0.0.1", "--port", address.rpartition(":")[2], "--no-dashboard") as scheduler:
+    with started(
+        BIN / "dask", "scheduler", "--host", "127.0.0.1", "--port", address.rpartition(":")[2], "--no-dashboard"
+    ) as scheduler:
         joined = []
         try:
             for _ in range(workers):
-                command = [BIN / "dask", "worker", address, "--nthreads", "1", "--no-dashboard", "--no-nanny", "--death-timeout", "60"]
-                joined.append(subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+                command = [
+                    BIN / "dask", "worker", address, "--nthreads", "1", "--no-dashboard", "--no-nanny",
+                    "--death-timeout", "60",
+                ]  # fmt: skip
+                joined.append(
+                    subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                )
             yield address, scheduler, joined
         finally:
             for worker in joined:

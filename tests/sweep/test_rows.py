@@ -44,7 +44,12 @@ def test_a_right_row(spec):
     first, again = command.task(only), command.task(only)
     assert first["verdict"] == "byte-equal" and first["error"] is None and first["elements_different"] == 0
     assert first["digest"] == first["expected_digest"] and first["result_bytes"] == 2 * 16 * 32
-    assert first["cycles"] > 100 and first["dram_written_bytes"] == 1024 and first["shape_x"] == "16x32" and first["knob_gm"] == 4
+    assert (
+        first["cycles"] > 100
+        and first["dram_written_bytes"] == 1024
+        and first["shape_x"] == "16x32"
+        and first["knob_gm"] == 4
+    )
     assert {**first, **dict.fromkeys(INCIDENTAL)} == {**again, **dict.fromkeys(INCIDENTAL)}
 
 
@@ -72,13 +77,20 @@ def test_a_refusal_is_a_verdict_with_a_name(spec):
 def test_tiles_that_the_compiler_chose_are_in_the_row(spec):
     (only,) = points_of(spec, "preq: [w]")
     row = command.task(replace(only, knobs=(("gm", "auto"), ("gn", 8), ("nk", "auto"))))
-    assert row["verdict"] == "byte-equal" and row["chosen"].startswith("gm=") and "gn" not in row["chosen"] and "nk=" in row["chosen"]
+    assert (
+        row["verdict"] == "byte-equal"
+        and row["chosen"].startswith("gm=")
+        and "gn" not in row["chosen"]
+        and "nk=" in row["chosen"]
+    )
     assert row["artifact"] != command.task(replace(only, preq=()))["artifact"]
 
 
 def test_a_worker_with_another_program_computes_nothing(spec):
     row = command.task(replace(points_of(spec)[0], code="older"))
-    assert (row["verdict"], row["error"]) == ("no transport", "OtherCode") and "install the same version" in row["message"]
+    assert (row["verdict"], row["error"]) == ("no transport", "OtherCode") and "install the same version" in row[
+        "message"
+    ]
 
 
 def test_models_and_gates_of_one_sweep_have_a_program_each(spec):
@@ -100,7 +112,8 @@ def test_the_trouble_of_a_worker_is_no_verdict_on_the_point(spec):
 def test_a_kernel_comes_with_its_text(spec, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
-        "from kohakutpu import lang as L\nfrom kohakutpu.lang import kernel\n\n@kernel\ndef twice(a=L.In(...), b=L.Out(...)):\n    b <<= a * 2.0\n"
+        "from kohakutpu import lang as L\nfrom kohakutpu.lang import kernel\n\n@kernel\ndef twice(a=L.In(...), "
+        "b=L.Out(...)):\n    b <<= a * 2.0\n"
     )
     spec.write_text("name: mine\nkernel: mine.py:twice\nmachines: [mm_mesh]\nshapes: [{a: [64]}]\n")
     (only,) = read(spec, code=code_digest).points
@@ -235,7 +248,10 @@ def test_tables_hold_every_row(spec):
 
 def test_lines_of_a_plot_are_right_rows_apart_by_what_varies():
     common = {"machine": "m", "engine": "model", "verdict": "byte-equal", "shape_x": "4x8"}
-    rows = [{**common, "knob_g": 1, "cycles": 5}, {**common, "knob_g": 2, "cycles": 7}, {**common, "knob_g": 2, "cycles": 9}]
+    rows = [
+        {**common, "knob_g": 1, "cycles": 5}, {**common, "knob_g": 2, "cycles": 7},
+        {**common, "knob_g": 2, "cycles": 9},
+    ]  # fmt: skip
     rows.append({**common, "knob_g": 3, "cycles": 1, "verdict": "wrong"})
     assert tables.series(rows, "cycles") == {"g 1": {32: [5]}, "g 2": {32: [7, 9]}}
 

@@ -39,12 +39,16 @@ def test_the_points_are_the_product(spec):
     assert len(points) == 2 * 2 * 4 * 3 == len({point.key for point in points})
     assert [point.seed for point in points[:3]] == [3, 4, 5]
     assert points[0].shapes == (("x", (32, 64)), ("w", (32, 64))) and points[0].machine == "mm_mesh"
-    assert {point.knobs for point in points} == {(("gm", gm), ("fuse", fuse)) for gm in (4, 8) for fuse in (True, False)}
+    assert {point.knobs for point in points} == {
+        (("gm", gm), ("fuse", fuse)) for gm in (4, 8) for fuse in (True, False)
+    }
     assert not read(spec(SILU)).gates and read(spec(SILU + "engines: [rtl]\n")).gates
 
 
 def test_shapes_are_listed_or_made_of_extents(spec):
-    listed = SILU.replace("extents: {M: [32, 64], K: [64], N: [32]}", "shapes: [{x: [32, 64], w: [32, 64]}, {x: [64, 64], w: [32, 64]}]")
+    listed = SILU.replace(
+        "extents: {M: [32, 64], K: [64], N: [32]}", "shapes: [{x: [32, 64], w: [32, 64]}, {x: [64, 64], w: [32, 64]}]"
+    )
     assert read(spec(listed)).points == read(spec(SILU)).points
 
 
@@ -60,7 +64,9 @@ def test_what_makes_another_result_makes_another_point(spec, tmp_path):
     keys = set()
     (tmp_path / "mine.py").write_text(KERNEL)
     text = "name: mine\nkernel: mine.py:twice\nmachines: [mm_mesh]\nshapes: [{a: [16]}]\n"
-    for change in ("", "seeds: [1]\n", "knobs: {s: [0.5]}\n", "timeout: 9\n", "constants: arrays\n", "faults: [vector-alu-sign]\n"):
+    for change in (
+        "", "seeds: [1]\n", "knobs: {s: [0.5]}\n", "timeout: 9\n", "constants: arrays\n", "faults: [vector-alu-sign]\n",
+    ):  # fmt: skip
         keys.add(read(spec(text + change)).points[0].key)
     keys.add(read(spec(text), code=lambda gates: "another program").points[0].key)
     (tmp_path / "mine.py").write_text(KERNEL.replace("a * s", "a + s"))

@@ -67,7 +67,10 @@ class Checks:
 def operands(seed: int = 7) -> tuple[np.ndarray, np.ndarray]:
     """Small integers A int8[12,64] and B int8[64,12]."""
     random = np.random.default_rng(seed)
-    return (random.integers(-4, 4, (4 * GM, 32 * NK)).astype(np.int8), random.integers(-4, 4, (32 * NK, 4 * GN)).astype(np.int8))
+    return (
+        random.integers(-4, 4, (4 * GM, 32 * NK)).astype(np.int8),
+        random.integers(-4, 4, (32 * NK, 4 * GN)).astype(np.int8),
+    )
 
 
 def _burst(at: Places, buffer: int, image: np.ndarray) -> list[Flit]:
@@ -145,7 +148,9 @@ class _Seen:
         return [flit for flit in self.received() if flit.type == FlitType.CU_DATA]
 
     def signals(self, source: int, *, data_received: bool) -> list[dict[str, int]]:
-        found = [CU_SIGNAL.decode(f.payload) for f in self.received() if f.type == FlitType.CU_SIGNAL and f.src == source]
+        found = [
+            CU_SIGNAL.decode(f.payload) for f in self.received() if f.type == FlitType.CU_SIGNAL and f.src == source
+        ]
         return [signal for signal in found if (signal["code"] == SignalCode.DATA_RECEIVED) == data_received]
 
     def fault(self) -> bool:
@@ -196,7 +201,10 @@ def run(port: Port, a: np.ndarray, b: np.ndarray) -> Checks:
     checks.check(came, "the vector core did not retire 5 instructions within 400,000 cycles")
     for tile in range(TILES):
         have = port.memory_word(DRAINED // 32 + tile)
-        checks.check(have == golden.get(tile), f"sub-tile {tile} in memory is {have.hex()}, drained {golden.get(tile, b'').hex()}")
+        checks.check(
+            have == golden.get(tile),
+            f"sub-tile {tile} in memory is {have.hex()}, drained {golden.get(tile, b'').hex()}",
+        )
 
     port.inject(fourth)
     came = port.wait(lambda: len(seen.signals(CORE, data_received=False)) >= 45, 400_000)
@@ -208,5 +216,7 @@ def run(port: Port, a: np.ndarray, b: np.ndarray) -> Checks:
         want = np.frombuffer(golden.get(tile, bytes(32)), "<u2")
         for lane in range(16):
             expected = doubled(int(want[lane]))
-            checks.check(int(have[lane]) == expected, f"sub-tile {tile} lane {lane}: {have[lane]:04x}, expected {expected:04x}")
+            checks.check(
+                int(have[lane]) == expected, f"sub-tile {tile} lane {lane}: {have[lane]:04x}, expected {expected:04x}"
+            )
     return checks

@@ -1,8 +1,8 @@
 """What the seed (fused epilogue, section 7) says that simulation settled, as named checks of what a machine sent.
 
-The peer bench's tile goes to the agent and to the vector core, which copies it to memory and doubles it. Each check reads
-the links and the memory image of such a run; the last two are of the seed's list of what was still unverified, and have
-programs of their own. `BROKEN` holds programs that must not pass.
+The peer bench's tile goes to the agent and to the vector core, which copies it to memory and doubles it. Each check
+reads the links and the memory image of such a run; the last two are of the seed's list of what was still unverified,
+and have programs of their own. `BROKEN` holds programs that must not pass.
 """
 
 from __future__ import annotations
@@ -157,7 +157,9 @@ def _second_product(**fields: int) -> Callable[[Phases], Phases]:
 def _with_a_fill(phases: Phases) -> Phases:
     """The epilogue, and then a kernel that reads a word."""
     words = [vector.encode(Opcode.VFILL, ad=0, l1=128), vector.encode(Opcode.VHALT)]
-    flits = [phases[3][-1]._replace(payload=vector.IMEM.encode(addr=128 + i, word=word)) for i, word in enumerate(words)]
+    flits = [
+        phases[3][-1]._replace(payload=vector.IMEM.encode(addr=128 + i, word=word)) for i, word in enumerate(words)
+    ]
     return [*phases[:3], phases[3] + flits + [phases[3][-1]._replace(payload=vector.RUN.encode(pc=128))]]
 
 

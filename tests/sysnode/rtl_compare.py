@@ -25,7 +25,9 @@ def model_transfers(machine: Machine, injected: Iterable[tuple[int, list[Flit]]]
                     memory: Iterable[tuple[int, bytes]] = ()) -> tuple[list[Transfer], System]:  # fmt: skip
     """Every transfer of the model when the bench injects each group of flits in its cycle; runs to cycle `cycles`."""
     moved: list[Transfer] = []
-    system = System(machine, agent="bench", on_transfer=lambda cycle, link, flit: moved.append((cycle, link.name, flit)))
+    system = System(
+        machine, agent="bench", on_transfer=lambda cycle, link, flit: moved.append((cycle, link.name, flit))
+    )
     for address, data in memory:
         system.memory.write(address, data)
     for cycle, flits in injected:

@@ -31,7 +31,8 @@ def digests(machine: str, simulator: str, seed: int, faults: dict[str, str]) -> 
             done = run_rtl(artifact, described, operands, simulator=simulator, seed=seed, trace=trace, faults=faults)
             image = hashlib.sha256(repr(sorted(done.run.images.items())).encode())
             found[title] = {
-                "image": image.hexdigest(), "trace": hashlib.sha256(trace.read_bytes()).hexdigest(), "cycles": done.cycles,
+                "image": image.hexdigest(), "trace": hashlib.sha256(trace.read_bytes()).hexdigest(),
+                "cycles": done.cycles,
             }  # fmt: skip
     return found
 

@@ -44,7 +44,8 @@ def peer_bench(machine, operands: int) -> dict:
 
 def play(machine, groups: list[tuple[int, list[Flit]]], memory: list[tuple[int, bytes]], quiet: int, budget: int,
          look: list[tuple[int, int]]) -> dict:  # fmt: skip
-    """Inject `groups`, each after as many cycles as it says, until no link moved for `quiet`; memory before and at the end."""
+    """Inject `groups`, each after as many cycles as it says, until no link moved for `quiet`; memory before and at the
+    end."""
     port = BenchPort(machine)
     for address, data in memory:
         machine.write_memory(address, data)

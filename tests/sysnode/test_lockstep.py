@@ -95,7 +95,9 @@ def test_a_flit_that_is_late_is_found_on_its_link(artifact, records):
 
 
 def test_other_contents_are_shown_from_both_sides(artifact, records):
-    number = next(i for i, r in enumerate(records) if isinstance(r, Transfer) and r.flit.type == FlitType.CU_DATA and i > 500)
+    number = next(
+        i for i, r in enumerate(records) if isinstance(r, Transfer) and r.flit.type == FlitType.CU_DATA and i > 500
+    )
     record = records[number]
     wrong = record._replace(flit=record.flit._replace(txn=0x55))
     equal, found = compared(artifact, records, [*records[:number], wrong, *records[number + 1 :]])
@@ -121,7 +123,9 @@ def test_a_run_that_ends_early_is_a_difference(artifact, records, who):
 
 
 def test_a_side_that_lacks_only_the_last_record_of_a_cycle_is_looked_at_further(artifact, records):
-    last = [i for i, r in enumerate(records[:-1]) if records[i + 1].cycle != r.cycle and records[i - 1].cycle == r.cycle]
+    last = [
+        i for i, r in enumerate(records[:-1]) if records[i + 1].cycle != r.cycle and records[i - 1].cycle == r.cycle
+    ]
     number = next(i for i in last if isinstance(records[i], Level))
     late = sorted(moved(records, number), key=order)
     equal, found = compared(artifact, records, late)
@@ -141,7 +145,10 @@ def test_what_ended_a_run_is_said(artifact, records):
     threads = [model.run(fail), gates.run(feed)]
     comparison = Comparison(artifact[0], MACHINE, LINKS)
     assert comparison.difference(model, gates) == (0, True)
-    assert "model  nothing in this cycle, nor soon; its run ended: out of order" in comparison.explain(model, gates, "").text
+    assert (
+        "model  nothing in this cycle, nor soon; its run ended: out of order"
+        in comparison.explain(model, gates, "").text
+    )
     for thread in threads:
         thread.join()
 

@@ -29,7 +29,12 @@ MACHINES = ["mm_mesh", pytest.param("quad", marks=pytest.mark.slow)]
 def discover(machine, folder):
     built = build(machine, simulator="icarus", agent="bench")
     result = simulate(
-        built, "discovery:ask", records=folder / "flits", search=[HERE], agent=machine.agent.node, nodes=coordinates(machine)
+        built,
+        "discovery:ask",
+        records=folder / "flits",
+        search=[HERE],
+        agent=machine.agent.node,
+        nodes=coordinates(machine),
     )
     return result, [(cycle, link.name, flit) for cycle, link, flit in transfers(folder / "flits", built.links)]
 
@@ -65,7 +70,10 @@ def test_every_coordinate_is_asked(name, tmp_path, capsys):
     assert compare(moved, model) >= 4 * len(seen)
     assert system.bench.received == result["received"]
     with capsys.disabled():
-        print(f"\n{name}: {len(seen)} coordinates, {len(wanted)} units, {len(silent)} silent, {len(foreign)} answered by another")
+        print(
+            f"\n{name}: {len(seen)} coordinates, {len(wanted)} units, {len(silent)} silent, {len(foreign)} answered "
+            "by another"
+        )
 
 
 def test_gates_of_another_machine_are_seen(tmp_path):
@@ -73,7 +81,9 @@ def test_gates_of_another_machine_are_seen(tmp_path):
     machine = load("mm_mesh")
     moved = dataclasses.replace(machine, vectors=(dataclasses.replace(machine.vectors[0], x=2),))
     result, _ = discover(moved, tmp_path)
-    assert found(result["answers"]).keys() == {unit.node for unit in moved.units} != {unit.node for unit in machine.units}
+    assert (
+        found(result["answers"]).keys() == {unit.node for unit in moved.units} != {unit.node for unit in machine.units}
+    )
     seen = sources(result["answers"])
     wrong = {at for at in coordinates(machine) if seen[at] != expected(machine, at)}
     assert wrong == {node(1, 0), node(2, 0)}

@@ -1,5 +1,6 @@
 # amaranth: UnusedElaboratable=no
-"""Faults planted in whole machines are seen: by the port checker's name, as differing bytes, as a hang with every node's state."""
+"""Faults planted in whole machines are seen: by the port checker's name, as differing bytes, as a hang with every
+node's state."""
 
 import dataclasses
 
@@ -46,7 +47,9 @@ def test_the_port_checker_fails_a_job_by_endpoint_and_rule():
 
 def test_a_hang_report_names_broken_rules():
     """Bursts of nine words, which the memory port refuses: the words of the stage never come."""
-    with pytest.raises(NoAnswer, match=r"(?s)nodes:.*broken rules:\n  vector0: framing, 7 times: .*blocked links:") as error:
+    with pytest.raises(
+        NoAnswer, match=r"(?s)nodes:.*broken rules:\n  vector0: framing, 7 times: .*blocked links:"
+    ) as error:
         run("fused", {"vector0": "vector-long-bursts"}, timeout=1000)
     assert error.value.exit_status == 4
 

@@ -1,7 +1,7 @@
 """The example kernels on the gates of mm_mesh, through the orchestrator's AXI slave and the memory window.
 
-Interpreter, model and gates give the same image; every node sends the same flits as its model; seeds and simulators make
-no difference; a machine that does not answer is reported.
+Interpreter, model and gates give the same image; every node sends the same flits as its model; seeds and simulators
+make no difference; a machine that does not answer is reported.
 """
 
 import json
@@ -81,7 +81,11 @@ def test_processes_seeds_and_simulators_make_no_difference(machine, capsys):
     """Every flit of every link in the same cycle, and the same image."""
     verilator, icarus = digests(machine, "verilator", 1), digests(machine, "icarus", 2)
     assert verilator == icarus
-    assert len({case["trace"] for case in icarus.values()}) == len({case["cycles"] for case in icarus.values()}) == len(CASES)
+    assert (
+        len({case["trace"] for case in icarus.values()})
+        == len({case["cycles"] for case in icarus.values()})
+        == len(CASES)
+    )
     with capsys.disabled():
         for title, case in icarus.items():
             print(f"\n{title} on {machine}, two processes, seeds and simulators: image {case['image'][:16]}, "
@@ -113,7 +117,10 @@ def test_the_command_says_which_engine_it_ran(capsys):
     "arguments, reason",
     [
         (["sim", "--engine", "both", "--fault", "noc-lost-tail"], "--fault noc-lost-tail is a fault of the models"),
-        (["run", "kohakutpu.kernels.linear:matmul", "--engine", "rtl", "--no-skip"], "--no-skip is about the cycle models"),
+        (
+            ["run", "kohakutpu.kernels.linear:matmul", "--engine", "rtl", "--no-skip"],
+            "--no-skip is about the cycle models",
+        ),
         (["run", "kohakutpu.kernels.linear:matmul", "--simulator", "icarus"], "--simulator is about the gates"),
     ],
 )

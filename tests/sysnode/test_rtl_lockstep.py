@@ -60,7 +60,9 @@ def check_every_kernel(status, out, count):
     events, cycles = ([int(match[group].replace(",", "")) for match in found] for group in (3, 4))
     assert min(events) > 1000
     machine = found[0][2]
-    assert total == f"{len(found)} kernels on {machine}: {sum(events):,} events, 0 differing, {sum(cycles):,} cycles both"
+    assert (
+        total == f"{len(found)} kernels on {machine}: {sum(events):,} events, 0 differing, {sum(cycles):,} cycles both"
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,9 @@ def test_gates_that_are_late_are_found_where_they_are(lockstep, tmp_path):
     status, out, _ = lockstep(*FUSED, "--fault", "cluster0=sequencer-late-take", "--simulator", "icarus")
     assert status == 1
     assert f"cycle {begins[1].cycle}: cluster0.begin (cluster0 and r21) differs" in out
-    assert "gates  nothing in this cycle; the same 1 later: " in out and "cluster0 is at instruction 1 of 4: FILL" in out
+    assert (
+        "gates  nothing in this cycle; the same 1 later: " in out and "cluster0 is at instruction 1 of 4: FILL" in out
+    )
     assert "--fault cluster0=sequencer-late-take --waves waves" in out
 
 

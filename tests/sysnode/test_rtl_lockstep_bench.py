@@ -1,4 +1,5 @@
-"""The peer bench and random traffic on models and gates, every record of their traces, under several memory latencies."""
+"""The peer bench and random traffic on models and gates, every record of their traces, under several memory
+latencies."""
 
 import sys
 from dataclasses import replace
@@ -54,7 +55,10 @@ def test_bench_and_traffic_are_equal_in_every_cycle(name, latency, capsys):
     assert campaign.play(bench(machine, drawn)) is None
     assert campaign.programs == 4 + TRAFFIC and campaign.judged > 4 and events > 5000
     with capsys.disabled():
-        print(f"\nbench and traffic on {name}, latency {latency}: {events:,} events, 0 differing, {campaign.cycles:,} cycles both")
+        print(
+            f"\nbench and traffic on {name}, latency {latency}: {events:,} events, 0 differing, {campaign.cycles:,} "
+            "cycles both"
+        )
 
 
 def test_another_latency_on_one_side_is_found(tmp_path):

@@ -1,4 +1,5 @@
-"""The peer bench on the gates of mm_mesh: 163 checks, every flit on every link in the model's cycle, and what it settles."""
+"""The peer bench on the gates of mm_mesh: 163 checks, every flit on every link in the model's cycle, and what it
+settles."""
 
 import sys
 from collections import defaultdict
@@ -44,7 +45,9 @@ def test_every_flit_on_every_link_in_the_models_cycle(bench):
     assert compare(transfers, model) > 400
     assert system.bench.received == result["received"]
     # and the comparison would see a machine that is one cycle late
-    late, _ = model_transfers(load("mm_mesh"), [(cycle + 1, flits) for cycle, flits in result["injected"]], result["cycles"])
+    late, _ = model_transfers(
+        load("mm_mesh"), [(cycle + 1, flits) for cycle, flits in result["injected"]], result["cycles"]
+    )
     with pytest.raises(AssertionError, match="transfer 0 of"):
         compare(transfers, late)
 
@@ -52,7 +55,9 @@ def test_every_flit_on_every_link_in_the_models_cycle(bench):
 def evidence(built, flits, program) -> settled.Evidence:
     """What the gates did with a program of the bench's four phases."""
     groups = settled.groups(program)
-    result, transfers = run_job(built, "play", flits, groups=groups, memory=[], quiet=300, budget=60_000, look=settled.IMAGES)
+    result, transfers = run_job(
+        built, "play", flits, groups=groups, memory=[], quiet=300, budget=60_000, look=settled.IMAGES
+    )
     links = defaultdict(list)
     for _, link, flit in transfers:
         links[link].append(flit)

@@ -40,7 +40,14 @@ def play(built, tmp_path):
 
     def run(groups, memory=(), look=()):
         result, transfers = run_job(
-            built, "play", tmp_path / "flits", groups=groups, memory=list(memory), quiet=QUIET, budget=BUDGET, look=list(look)
+            built,
+            "play",
+            tmp_path / "flits",
+            groups=groups,
+            memory=list(memory),
+            quiet=QUIET,
+            budget=BUDGET,
+            look=list(look),
         )
         model, system = model_transfers(built.machine, result["injected"], result["cycles"], memory)
         assert compare(transfers, model) > 0
@@ -67,9 +74,14 @@ def kernel(words, start=0):
 def burst(target, words, *, buf=0, offset=0, length=None, signal=True):
     """A CU_DATA burst of 256-bit words that asks for an acknowledgement at the agent."""
     x, y = peer.AGENT & 15, peer.AGENT >> 4
-    head = CU_DATA.encode(buf=buf, offset=offset, len=(length or len(words)) - 1, flags=SIGNAL_ON_COMPLETE if signal else 0, ack_x=x, ack_y=y)
+    head = CU_DATA.encode(
+        buf=buf, offset=offset, len=(length or len(words)) - 1, flags=SIGNAL_ON_COMPLETE if signal else 0, ack_x=x,
+        ack_y=y,
+    )  # fmt: skip
     flits = [Flit(target, peer.AGENT, FlitType.CU_DATA, 0, 0, 0, head)]
-    return flits + [Flit(target, peer.AGENT, FlitType.CU_DATA, 0, int(i == len(words) - 1), 0, w) for i, w in enumerate(words)]
+    return flits + [
+        Flit(target, peer.AGENT, FlitType.CU_DATA, 0, int(i == len(words) - 1), 0, w) for i, w in enumerate(words)
+    ]
 
 
 def signals(received, source):

@@ -22,7 +22,9 @@ def test_two_processes_write_the_same_bytes(tmp_path):
     for seed in ("1", "2"):
         path = tmp_path / f"{seed}.v"
         command = [sys.executable, "-m", "kohakutpu.cli.main", "rtl", ONE, "-o", str(path)]
-        done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        )
         assert str(path) in done.stdout
         written.append(path.read_text())
     assert written[0] == written[1]

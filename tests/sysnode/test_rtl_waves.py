@@ -40,7 +40,9 @@ def test_views_name_what_is_in_the_waves(simulator, tmp_path):
     waves = Waveform(str(folder / "mm_mesh.fst"))
     views = [(folder / name).read_text() for name in (UNITS, "mm_mesh.gtkw")]
     assert missing(views, waves) == []
-    assert missing(["@22\nmachine.monitor_0.valid\nmachine.monitor_0.no_such[3:0]\n"], waves) == ["machine.monitor_0.no_such"]
+    assert missing(["@22\nmachine.monitor_0.valid\nmachine.monitor_0.no_such[3:0]\n"], waves) == [
+        "machine.monitor_0.no_such"
+    ]
     # every endpoint is a group with a link in and one out, each with the fields of its flits
     links = emitted(machine, "orchestrator", None).links
     for name in ("cluster0", "vector0", "mag0", "agent"):

@@ -109,7 +109,8 @@ LABELS = """(() => {
     return { left: left - more, right: right + more, top: top - more, bottom: bottom + more };
   };
   const all = (what) => [...document.querySelectorAll(what)];
-  const straight = all(".wire .stroke").filter((l) => ["x", "y"].some((a) => l.getAttribute(a + 1) === l.getAttribute(a + 2)));
+  const upright = (line, axis) => line.getAttribute(axis + 1) === line.getAttribute(axis + 2);
+  const straight = all(".wire .stroke").filter((line) => upright(line, "x") || upright(line, "y"));
   const labels = all(".wire .use");
   for (const label of labels) label.textContent = "100%";
   const texts = labels.map((l) => [`label of ${l.parentNode.dataset.link}`, bounds(l, 0)]);
@@ -120,7 +121,8 @@ LABELS = """(() => {
     ...texts,
   ];
   const meet = (a, b) =>
-    Math.min(a.right, b.right) - Math.max(a.left, b.left) > 0.5 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 0.5;
+    Math.min(a.right, b.right) - Math.max(a.left, b.left) > 0.5 &&
+    Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 0.5;
   return [
     labels.length, straight.length, others.length - texts.length,
     texts.flatMap(([name, a]) => others.filter(([n, b]) => n !== name && meet(a, b)).map(([n]) => `${name} on ${n}`)),

@@ -109,8 +109,8 @@ def compare_cpu(kernel, arguments, how: Launch, walked: dict, error) -> None:
 
 
 def assert_near(found: np.ndarray, expected: np.ndarray, ulps: int = 4, scale: float = 5e-7) -> None:
-    """Integers are the same. Floats are within so many ulps, or so much of the largest: exp has an ulp of its own, which
-    shows in sums that nearly cancel. NaN is NaN."""
+    """Integers are the same. Floats are within so many ulps, or so much of the largest: exp has an ulp of its own,
+    which shows in sums that nearly cancel. NaN is NaN."""
     if found.dtype.kind != "f":
         assert found.tobytes() == expected.tobytes()
         return

@@ -1,4 +1,5 @@
-"""Kernels that the machine runs, beside those of benchmarks/xpu_kernels.py: one source for models, gates, `kohakutpu compile`."""
+"""Kernels that the machine runs, beside those of benchmarks/xpu_kernels.py: one source for models, gates, `kohakutpu
+compile`."""
 
 from kohakutpu.lang.elementwise import LOG2E
 from kohakutpu.xpu import (

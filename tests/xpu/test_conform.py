@@ -94,7 +94,8 @@ def test_a_float_that_disagrees_is_named_with_its_distances(folder):
     assert outcome == "fail"
     assert detail == (
         "out[2] is 0.300000101 (0x3e99999d) on cpu and 0.300000012 (0x3e99999a) by the reference; "
-        "worst 3 ulps, 1.12e-07 of the scale; 2 of 8 outside ulps=0; a bound that is meant goes on the held list (--held)"
+        "worst 3 ulps, 1.12e-07 of the scale; 2 of 8 outside ulps=0; a bound that is meant goes on the held list "
+        "(--held)"
     )
 
 

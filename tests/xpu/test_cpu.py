@@ -550,7 +550,8 @@ def turned(s: Shared[i32], t: u32, v: i32, n: i32) -> i32:
 
 
 def meetings_agree(kernel_of, random, width: int) -> str:
-    """The same bytes of interpreter and cpu, of a kernel whose groups the fast path, which sees any order, ran alone."""
+    """The same bytes of interpreter and cpu, of a kernel whose groups the fast path, which sees any order, ran
+    alone."""
     text = Meetings(random).kernel()
     declared = kernel_of(text)
     if refusals(declared):

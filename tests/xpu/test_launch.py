@@ -148,7 +148,10 @@ def test_the_first_touch_chooses(monkeypatch, capsys):
     assert forced.active().name == "reference" and not capsys.readouterr().err
     monkeypatch.setenv("XPU_BACKEND", "cpu")
     assert stream(ReferenceBackEnd(), Device(there=False)).runtime.active().name == "reference"
-    assert capsys.readouterr().err == "note: XPU back end cpu is not available among those imported (reference); reference is used instead\n"
+    assert (
+        capsys.readouterr().err
+        == "note: XPU back end cpu is not available among those imported (reference); reference is used instead\n"
+    )
     with pytest.raises(XpuError, match="no XPU back end is registered"):
         Runtime().active()
 

@@ -1,4 +1,5 @@
-"""The corpus by operation and type: nothing that the language has is without a kernel, and docs/xpu_census.md counts them.
+"""The corpus by operation and type: nothing that the language has is without a kernel, and docs/xpu_census.md counts
+them.
 
 `python tests/xpu/test_operations.py` writes the page.
 """

@@ -225,7 +225,8 @@ class Flow(LoweringTarget):
         return any(isinstance(s, (tree.Declare, tree.DeclareShared)) and s.variable in self.crossing for s in body)
 
     def may_copy(self) -> bool:
-        """True while a body may be emitted twice, for whole waves and for parts of one. Code must not grow without end."""
+        """True while a body may be emitted twice, for whole waves and for parts of one. Code must not grow without
+        end."""
         self.copies += 1
         return self.copies <= COPIES
 

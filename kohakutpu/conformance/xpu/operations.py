@@ -1,7 +1,7 @@
 """Which operations a kernel exercises, and on which types: what a census of a corpus counts.
 
-An operation is an operator, a conversion, an access of memory, a built-in or a statement; its type is the primitive that
-it works on, "" where it has none.
+An operation is an operator, a conversion, an access of memory, a built-in or a statement; its type is the primitive
+that it works on, "" where it has none.
 """
 
 from __future__ import annotations

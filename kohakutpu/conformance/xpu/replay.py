@@ -109,7 +109,9 @@ def parts(parameters: Sequence[Variable], recording: Recording) -> list[Part]:
 def _arguments(parameters: Sequence[Variable], recording: Recording, memory: list[np.ndarray]) -> list:
     """The arguments over the allocations in `memory`. Raises RecordingError where they do not fit the kernel."""
     if len(recording.arguments) != len(parameters):
-        raise RecordingError(f"{counted(len(recording.arguments), 'argument')}, where the kernel takes {len(parameters)}")
+        raise RecordingError(
+            f"{counted(len(recording.arguments), 'argument')}, where the kernel takes {len(parameters)}"
+        )
     given = []
     for parameter, argument in zip(parameters, recording.arguments, strict=True):
         kind, what = parameter.type, f"argument {parameter.name}"

@@ -266,14 +266,17 @@ def repetitions(board: Board, case: Case, seed: int, runs: int) -> tuple[dict, s
             seen = ", ".join(f"{value} in {count}" for value, count in values.items())
             bad = int(wrong.reshape(runs, -1).any(axis=1).sum())
             texts.append(
-                f"flicker: {int(flickers.sum())} of {counted(right.size, 'element')} of {name} change over {runs} runs on the "
+                f"flicker: {int(flickers.sum())} of {counted(right.size, 'element')} of {name} change over {runs} "
+                "runs on the "
                 f"same operands, {bad} of them wrong; {name}{list(index)} is {int(right[index]):04x} and was {seen}"
             )
         if reproducible.any():
             index = tuple(int(axis) for axis in np.argwhere(reproducible)[0])
             texts.append(
-                f"reproducible: {int(reproducible.sum())} of {counted(right.size, 'element')} of {name} are wrong in the same "
-                f"way in all {runs} runs; {name}{list(index)} is {int(right[index]):04x} and was {int(stack[0][index]):04x}"
+                f"reproducible: {int(reproducible.sum())} of {counted(right.size, 'element')} of {name} are wrong in "
+                "the same "
+                f"way in all {runs} runs; {name}{list(index)} is {int(right[index]):04x} and was "
+                f"{int(stack[0][index]):04x}"
             )
     return {"kernel": artifact.kernel, "runs": runs, "sha256": digests}, "; ".join(texts)
 

@@ -48,14 +48,16 @@ def at_rest(board: Board, there: Mapping[int, Capabilities], facts: dict) -> Non
     for at, caps in there.items():
         status = Status.decode(board.driver.control(at, ControlIndex.STATUS, agent=board.agent))
         if status.busy or status.space != caps.inst_depth:
-            text = f"the {caps.name} at {place(at)} is busy, {caps.inst_depth - status.space} instructions queued, and nothing"
+            queued = caps.inst_depth - status.space
             raise board.stopped(
-                f"{text} was sent to it: something of before still hangs, and only a reset helps", facts
-            )
+                f"the {caps.name} at {place(at)} is busy, {queued} instructions queued, and nothing was sent to it: "
+                "something of before still hangs, and only a reset helps", facts,
+            )  # fmt: skip
 
 
 def identity(board: Board) -> dict:
-    """CAPS has the described shape, the agent is in its place, units that answer are of the known version and at rest."""
+    """CAPS has the described shape, the agent is in its place, units that answer are of the known version and at
+    rest."""
     facts: dict = {}
     shape(board, facts)
     whereabouts(board, facts)

@@ -45,7 +45,8 @@ def words_of(data: bytes) -> list[int]:
 
 @contextmanager
 def storage_kept(driver: Driver) -> Iterator[None]:
-    """The two storage registers hold at the end what they held before; not after a failure: the link is left alone then."""
+    """The two storage registers hold at the end what they held before; not after a failure: the link is left alone
+    then."""
     kept = {register: driver.read(register)["data"] for register in STORAGE}
     yield
     for register, value in kept.items():
@@ -143,7 +144,8 @@ def unshifted(board: Board) -> None:
     if shift:
         raise NotThisMachine(
             f"a block of 256 bytes written at {at:#x} reads back {counted(abs(shift), 'word')} "
-            f"{'late' if shift > 0 else 'early'}: writes or reads of this link are shifted, and nothing that it moves can be trusted"
+            f"{'late' if shift > 0 else 'early'}: writes or reads of this link are shifted, and nothing that it moves "
+            "can be trusted"
         )
 
 

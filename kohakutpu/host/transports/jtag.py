@@ -212,7 +212,8 @@ class JtagTransport(SessionTransport):
                 raise Untrusted(f"writes at {scratch:#x} land {counted(shift, 'word')} away, single beats too")
         if shift:
             raise Untrusted(
-                f"bursts of {self._burst} beats at {scratch:#x} land {counted(shift, 'word')} away: nothing that is written can "
+                f"bursts of {self._burst} beats at {scratch:#x} land {counted(shift, 'word')} away: nothing that is "
+                "written can "
                 "be believed (option realign=1 writes in single beats)"
             )
 

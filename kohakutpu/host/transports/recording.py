@@ -259,10 +259,13 @@ class Replay(Transport):
             )
             count, expected = end["end"], end["sha256"]
         except checked.Malformed:
-            raise RecordingError(f"{path} is cut off after {counted(len(lines), 'line')}: its last one is no end") from None
+            raise RecordingError(
+                f"{path} is cut off after {counted(len(lines), 'line')}: its last one is no end"
+            ) from None
         if (count, expected) != (len(lines) - 2, digest):
             raise RecordingError(
-                f"{path} is damaged: {counted(len(lines) - 2, 'entry', plural='entries')} with sha256 {digest}, its end says "
+                f"{path} is damaged: {counted(len(lines) - 2, 'entry', plural='entries')} with sha256 {digest}, its "
+                "end says "
                 f"{count} and {expected[:64]}"
             )
         entries: list = []
@@ -280,7 +283,8 @@ class Replay(Transport):
         place = f"access {self._next + 1} of {len(self._entries)} in {self.path}"
         if self._next == len(self._entries):
             raise Diverged(
-                f"the recording {self.path} ends after {counted(self._next, 'access', plural='accesses')}, and the script asks "
+                f"the recording {self.path} ends after {counted(self._next, 'access', plural='accesses')}, and the "
+                "script asks "
                 f"for a {_text(asked)}"
             )
         recorded, state, answer, now = self._entries[self._next]

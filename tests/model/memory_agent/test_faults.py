@@ -49,5 +49,7 @@ def test_each_fault_is_seen_where_it_should_be(bench, fault, shows):
 
 
 def test_every_fault_is_tried_and_registered():
-    tried = {mark.args[1][k][0] for mark in test_each_fault_is_seen_where_it_should_be.pytestmark for k in range(len(FAULTS))}
+    tried = {
+        mark.args[1][k][0] for mark in test_each_fault_is_seen_where_it_should_be.pytestmark for k in range(len(FAULTS))
+    }
     assert tried == FAULTS.keys() and FAULTS.items() <= registry.table().items()

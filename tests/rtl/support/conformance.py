@@ -37,8 +37,8 @@ class Profile:
     `quick(txn, last)` is an instruction that completes without help, `wedge(txn)` one that does not. `unit_type` and
     `version` are what CU_CAPS must say. `burst` are the data flits of the smallest burst that a buffer takes. `bound`
     is how many cycles an instruction or a full queue may need. `probe_types` are the flit types that `busy` must not
-    tell apart, `uncounted` buffers that take bursts and are not in CU_CAPS. `setup` are instructions that go first, such
-    as the programs that `quick` and `wedge` run.
+    tell apart, `uncounted` buffers that take bursts and are not in CU_CAPS. `setup` are instructions that go first,
+    such as the programs that `quick` and `wedge` run.
     """
 
     node: int

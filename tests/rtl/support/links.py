@@ -88,8 +88,8 @@ class Links:
 
     `transfers` lists (cycle, link name, flit) of everything that moved; `each_cycle` holds functions of the cycle that
     are called at its falling edge, after transfers were noted and before the next flits are chosen. `checks` are the
-    checked endpoints' prefixes on the top, without `check__`; in a share `probing` of all cycles each that can be probed is
-    shown another flit for a moment, of one of `probe_types`, and its `busy` must not move.
+    checked endpoints' prefixes on the top, without `check__`; in a share `probing` of all cycles each that can be
+    probed is shown another flit for a moment, of one of `probe_types`, and its `busy` must not move.
     """
 
     def __init__(self, dut, sources: Iterable[str], sinks: Iterable[str], checks: Iterable[str], probing: float,

@@ -36,7 +36,8 @@ def inner_links(machine: Machine) -> list[str]:
 class MeshTop(wiring.Component):
     """The members of `Mesh`, and the flit of each link between routers or to an empty site; `moved` has a bit each.
 
-    `NAME_check` is what the checker of each endpoint's port says: the mesh keeps its links' rules, and the bench its own.
+    `NAME_check` is what the checker of each endpoint's port says: the mesh keeps its links' rules, and the bench its
+    own.
     """
 
     def __init__(self, machine: Machine, *, faults=None):
