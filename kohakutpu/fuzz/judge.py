@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from kohakutpu.fuzz.oracle import Arrival, ClusterState, Oracle, Unjudged
+from kohakutpu.fuzz.accesses import Unjudged
+from kohakutpu.fuzz.oracle import Arrival, ClusterState, Oracle
 from kohakutpu.fuzz.play import COMPLETIONS, IMAGE
 from kohakutpu.fuzz.program import Program
 from kohakutpu.isa.cluster import Side

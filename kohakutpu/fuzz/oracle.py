@@ -7,12 +7,12 @@ of a phase meet at one word, or one runs into what it has not waited for, is not
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
 
 from kohakutpu.formats import mxfp7, words
+from kohakutpu.fuzz.accesses import Accesses, Unjudged
 from kohakutpu.fuzz.cluster_reference import MW, Reference
 from kohakutpu.fuzz.program import Program, Statement
 from kohakutpu.fuzz.reach import reached
@@ -39,42 +39,12 @@ BURST = 8  # granules of a cluster's burst
 ADDRESS_MASK = (1 << ADDRESS_WIDTH) - 1
 
 
-class Unjudged(Exception):
-    """The outcome depends on time, or on what the oracle does not know: says on what."""
-
-
 class Arrival(NamedTuple):
     """A flit that the bench must get: from `src`, in the order of its kind. Zero payloads stand for any."""
 
     src: int
     kind: str
     what: tuple
-
-
-class Accesses:
-    """Who has touched what since the last barrier."""
-
-    def __init__(self):
-        self.stream = ""
-        self._readers: dict[tuple, set[str]] = defaultdict(set)
-        self._writers: dict[tuple, set[str]] = defaultdict(set)
-
-    def note(self, *key, write: bool) -> None:
-        """`stream` reads or writes what `key` names."""
-        (self._writers if write else self._readers)[key].add(self.stream)
-        writers = self._writers.get(key, ())
-        if writers and len(writers | self._readers.get(key, set())) > 1:
-            raise Unjudged(f"{' and '.join(sorted(writers | self._readers[key]))} meet at {key}")
-
-    def written(self, *key) -> bool:
-        return key in self._writers
-
-    def read(self, *key) -> bool:
-        return key in self._readers
-
-    def clear(self) -> None:
-        self._readers.clear()
-        self._writers.clear()
 
 
 def entries_of(source: list[int], blayout: bool) -> list[list[int]]:

@@ -6,7 +6,8 @@ import pytest
 
 from kohakutpu.fuzz.campaign import Campaign, play_case
 from kohakutpu.fuzz.generate import Generator
-from kohakutpu.fuzz.oracle import Oracle, Unjudged
+from kohakutpu.fuzz.accesses import Unjudged
+from kohakutpu.fuzz.oracle import Oracle
 from kohakutpu.fuzz.program import Case, from_text, to_text
 from kohakutpu.fuzz.shrink import Finding, Shrinker, up_to
 from kohakutpu.machine import load

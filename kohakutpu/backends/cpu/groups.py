@@ -18,10 +18,11 @@ from kohakutpu.xpu import tree
 from kohakutpu.xpu.types import BOOL, MEMORY, FunctionType, Op, TileType, VectorType, f32, u32
 
 from .emit import I1, I8, I32, I64, POINTER, Value, llvm_type
-from .flow import RETURN, Slot
+from .flow import RETURN
 from .loops import GroupTurns
 from .memory import Memory
 from .scratch import Scratch
+from .slots import Slot
 
 
 def mentions(node: tree.Node, found: set) -> None:
