@@ -154,7 +154,7 @@ class Compilation:
             self._relayouts(copies)
         self.plans: dict[int, elementwise.Plan] = {}
         self.row_plans: dict[int, rows.RowPlan] = {}
-        if options.bands and not self.published and self.units["vector"]:
+        if not self.published and self.units["vector"]:
             self._join()
         self.reach: dict[str, Reach] = {}
         self.images = self._images()
@@ -281,11 +281,17 @@ class Compilation:
         return images
 
     def _join(self) -> None:
-        """Let neighbouring statements over whole buffers share a program."""
+        """Let neighbouring statements over whole buffers share a program, and those that take more than one have two."""
         arrays = self.options.constants == "arrays"
         nodes = list(self.units["vector"])
         known, room, placed = self.extents.dims, l1_room(self.machine), self.options.addresses
-        bands.Joiner(self.program, self._unplaced(), nodes, known, arrays, room, placed).join()
+        images = self._unplaced()
+        if self.options.bands:
+            bands.Joiner(self.program, images, nodes, known, arrays, room, placed).join()
+        self.program.stages[:] = [
+            step for stage in self.program.stages
+            for step in (rows.in_steps(stage, images, nodes, known, arrays, room) if isinstance(stage, RowStage) else [stage])
+        ]  # fmt: skip
 
     def _images(self) -> dict[str, BufferImage]:
         images = self._unplaced()

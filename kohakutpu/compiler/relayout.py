@@ -154,7 +154,9 @@ def shape(
             )
         if 2 * LANES * target.columns >= STRIDES:
             raise CompileError(
-                f"{name}: rows of {target.columns} columns are farther apart than a descriptor's stride", line
+                f"{name} has rows of {target.columns} columns; vector cores copy those of at most {(STRIDES - 1) // (2 * LANES)} row by row "
+                "(a descriptor's stride); take fewer columns at a time, or let the host do it (relayout='host')",
+                line,
             )
     elif not isinstance(source, Tile):
         raise CompileError(f"{name} lies as {source.key}; it is copied from tiles or rows only", line)

@@ -7,24 +7,26 @@ the same for every row is filled once an instance. The result takes the place of
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kohakutpu.isa import vector as isa
 from kohakutpu.isa.vector import Mode, Opcode
+from kohakutpu.lang.trace import BufferLeaf, Expression
 
 from . import rowstream
 from .artifact import BufferImage
 from .core import CoreState, Image
+from .deal import deal
 from .elementwise import FILL_CYCLES
 from .expressions import REGISTERS, Constants
-from .layouts import WORD
+from .layouts import WORD, Tile
 from .programs import CHUNK, FLIT_CYCLES, RUN_CYCLES
 from .refusals import CompileError
 from .rowcode import NoRegister, assign_registers, emit, estimated_cycles
 from .rowplan import RowPlan, RowSpan, address_of, begun, plan
-from .rowwords import QUAD, RESULT, RowWords, Storage, group_predicates, prologue
-from .stages import Key
+from .rowwords import PIECE, QUAD, RESULT, RowWords, Storage, group_predicates, prologue
+from .stages import Key, RowStage
 
 MOST_IN_STEP = 8
 CANDIDATES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
@@ -106,6 +108,31 @@ def _choose(plan: RowPlan, nodes: Mapping[Key, int], known, arrays: bool, room: 
 def estimate(plan: RowPlan, nodes: Mapping[Key, int], known, arrays: bool, room: int) -> float:
     """About how many cycles the statement takes, dispatch and work together. Raises CompileError where it does not fit."""
     return _choose(plan, nodes, known, arrays, room).total
+
+
+def in_steps(stage: RowStage, images: Mapping[str, BufferImage], nodes: Sequence[int], known, arrays: bool, room: int) -> list[RowStage]:
+    """The statement; or, where four of its rows of tiles at a time are too much for a core, these copied into the target's rows
+    and the statement on them, in place."""
+    written = stage.written
+    reads = [leaf for leaf in stage.expression.leaves if isinstance(leaf, BufferLeaf)]
+    whole = (leaf for leaf in reads if isinstance(images[leaf.buffer].layout, Tile) and stage.shapes[leaf] == stage.shape)
+    leaf = next((leaf for leaf in whole if images[leaf.buffer].copies == images[stage.target].copies), None)
+    alone = not stage.kept and written.view is None and all(leaf.buffer != stage.target for leaf in reads)
+    if stage.shape[-1] <= PIECE or leaf is None or not alone or stage.shapes[written] != stage.shape:
+        return [stage]
+    copy = replace(stage, expression=Expression((leaf,)), shapes=dict.fromkeys((written, leaf), stage.shape))
+    rest = Expression(tuple(written if node == leaf else node for node in stage.expression.nodes))
+    steps = [copy, replace(stage, expression=rest, shapes={held: shape for held, shape in stage.shapes.items() if held != leaf})]
+
+    def fits(one: RowStage) -> bool:
+        try:
+            made = plan(one, images)
+            estimate(made, deal(made.spans, nodes), known, arrays, room)
+        except CompileError:
+            return False
+        return True
+
+    return steps if not fits(stage) and all(map(fits, steps)) else [stage]
 
 
 def _goes(plan: RowPlan, rows: int) -> bool:

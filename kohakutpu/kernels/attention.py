@@ -29,6 +29,8 @@ def attention(q=L.In(..., Q, D), k=L.In(..., K, D), v=L.In(..., V, K), o=L.Out(.
     `scale` is 1 / sqrt(D) unless given. `causal`: query i sees keys 0 to i. Grouped queries that share keys are rows
     of one q, one head after another; `period` is then how many queries a head has, and i counts within a head.
     `keys`: only the first so many keys are real.
+
+    K is a multiple of 32, up to 16,352, and with `causal` or `keys` up to 2048; `flash_attention` takes any number of keys.
     """
     check_keys(keys)
     s, p = L.temp(Q, K), L.temp(Q, K)
