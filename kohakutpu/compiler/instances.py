@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kohakutpu.lang.extents import Extents
 from kohakutpu.lang.slices import check_product, check_shift, check_slice
+from kohakutpu.lang.source import Source
 from kohakutpu.lang.trace import Buffer, Contract, Open, Store, TileLeaf
 
 from .events import Event, accumulators
 from .refusals import CompileError
 from .stages import ClusterStage, Drain, Epilogue, EpilogueStage, Key, Operand, Send, Sweep
+
+Span = tuple[int, int]  # of elements along an axis: the first, and the one past the last
 
 
 @dataclass
@@ -20,7 +23,7 @@ class Tiling:
     and which instance writes which tile (buffer, copy, i, j).
 
     `fuse` and `landing` say how a fused store leaves; `divided` has the (gm, gn) by which buffers are written, here and
-    elsewhere.
+    elsewhere; `written` refuses an operand's rows and columns (first, end) of which something is not.
     """
 
     buffers: Mapping[str, Buffer]
@@ -29,6 +32,7 @@ class Tiling:
     landing: Mapping[tuple[int, str], str]
     divided: dict[str, tuple[int, int]]
     stage: ClusterStage
+    written: Callable[[Operand, Span, Span, Source], None]
     epilogues: dict[tuple[int, int], EpilogueStage] = field(default_factory=dict)
     tiles: dict[tuple[str, int, int, int], Key] = field(default_factory=dict)
 
@@ -97,7 +101,12 @@ class Instance:
             buffer = tiling.buffers[part.buffer]
             tile, chunk = check_slice(part, buffer, tiling.extents, event.known, statement.source)
             shift = check_shift(part, event.known, statement.source)
-            operands.append(Operand(part.buffer, self.copy if buffer.batched else 0, tile, chunk, shift))
+            operand = Operand(part.buffer, self.copy if buffer.batched else 0, tile, chunk, shift)
+            if part.plane is None:
+                (rows, depth), (down, along) = buffer.element_shape(tiling.extents), part.axes
+                first = min(tile * down.step + shift, rows)
+                tiling.written(operand, (first, min(first + down.step, rows)), along.span(chunk, depth), statement.source)
+            operands.append(operand)
         accumulator = event.accumulator(statement.accumulator)
         step = self.sweeps.get(accumulator, 0)
         self.sweeps[accumulator] = step + 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -22,11 +22,11 @@ from kohakutpu.lang.trace import (
 
 from .apart import gap, require_apart
 from .events import Event, Place, events, flatten, writes
-from .instances import Instance, Tiling, claim
-from .layouts import HALVES, WORD, Flat, Layout, Tile
+from .instances import Instance, Span, Tiling, claim
+from .layouts import HALVES, LANES, WORD, Flat, Layout, Tile
 from .refusals import UNROLLED, CompileError
 from .splitting import VectorStore, depends, split
-from .stages import ClusterStage, ElementwiseStage, Key, Program, RowStage, Spans
+from .stages import ClusterStage, ElementwiseStage, Key, Operand, Program, RowStage, Spans
 
 
 def build(trace: Trace, extents: Extents) -> Program:
@@ -158,14 +158,12 @@ class _Builder:
         """The clusters' work of a tiling, whose instances' events are `made`, and the fused stores that it feeds."""
         batch = self.extents.batch
         stage = ClusterStage(((batch,) if batch > 1 else ()) + grid, {}, statements)
-        tiling = Tiling(self.buffers, self.extents, self.trace.fuse, self.landing, self.tiling, stage)
+        tiling = Tiling(self.buffers, self.extents, self.trace.fuse, self.landing, self.tiling, stage, self._require_operand)
         for copy in range(batch):
             for point in points:
                 key = ((copy,) if batch > 1 else ()) + point
                 stage.programs[key] = Instance(tiling, copy, key).run(made(point))
-        for buffer, copy, i, j in tiling.tiles:
-            if self.written.setdefault(buffer, set()) is not None:
-                self.written[buffer].add((copy, i, j))
+        self._add_tiles(tiling.tiles)
         self.out.stages.append(stage)
         epilogues = tiling.epilogues.values()
         for epilogue in epilogues:
@@ -259,9 +257,20 @@ class _Builder:
         for read in names:
             for place in store.places:
                 self._require_tile(read, place, statement)
-        if self.written.setdefault(name, set()) is not None:
-            self.written[name].update((copy, *place) for copy in copies for place in store.places)
+        self._add_tiles((name, copy, *place) for copy in copies for place in store.places)
         return layout, tuple((layout.offset(*place) // WORD, layout.words) for place in store.places)
+
+    def _add_tiles(self, tiles: Iterable[tuple[str, int, int, int]]) -> None:
+        """Note that these tiles (buffer, copy, i, j) are written."""
+        names = set()
+        for name, *place in tiles:
+            if self.written.setdefault(name, set()) is not None:
+                self.written[name].add(tuple(place))
+                names.add(name)
+        for name in names - self.spans.keys():
+            sizes = zip(self.buffers[name].element_shape(self.extents), self.tiling[name], strict=True)
+            if len(self.written[name]) == self.buffers[name].copies(self.extents) * math.prod(-(-n // (LANES * per)) for n, per in sizes):
+                self.written[name] = None
 
     def _count(self, more: int, source: Source) -> None:
         """Refuse what has too many statements to unroll, with those of before."""
@@ -346,6 +355,24 @@ class _Builder:
             self._require_complete(name, "an operand", statement.source)
         elif (0, *place) not in written:
             raise CompileError(f"{name} is read in its tile {place}, which nothing has written", statement.source)
+
+    def _require_operand(self, operand: Operand, rows: Span, columns: Span, source: Source) -> None:
+        """What a product reads of a buffer has been written."""
+        name = operand.buffer
+        written = self.written.get(name, set())
+        if self.buffers[name].role in READ_ONLY or written is None or rows[0] == rows[1]:
+            return
+        if name in self.spans:
+            width = self.buffers[name].element_shape(self.extents)[1]
+            for row in range(*rows):
+                self._require_complete(name, "an operand", source, (row * width + columns[0], row * width + columns[1]))
+            return
+        if name not in self.tiling:
+            self._require_complete(name, "an operand", source)
+        down, along = (LANES * per for per in self.tiling[name])
+        for i, j in itertools.product(range(rows[0] // down, -(-rows[1] // down)), range(columns[0] // along, -(-columns[1] // along))):
+            if (operand.copy, i, j) not in written:
+                raise CompileError(f"an operand {name} is incomplete: nothing has written its tile ({i}, {j})", source)
 
 
 def _unrolled(body, known: dict[str, int], batch: int) -> int:

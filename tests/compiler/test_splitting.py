@@ -265,6 +265,33 @@ def test_a_result_of_which_some_tiles_are_missing(bench):
         compile_kernel(kernel(half), bench, {"x": (16, 16)})
 
 
+@pytest.mark.parametrize("kind, missing", [("tiles", r"nothing has written its tile \(1, 0\)"), ("parts", r"its element \[4, 0\]"), ("rows", r"its element \[12, 0\]")])
+def test_a_product_of_what_is_not_all_there(bench, kind, missing):
+    """The second row of tiles, or all rows but the first few, or the last ones."""
+
+    def some(x=L.In(M, N), w=L.In(N, N), y=L.Out(M, N), *, all_of_it=False):
+        t = L.temp(M, N)
+        if kind == "rows":
+            head = t.rows_from(0, 16 if all_of_it else 12)
+            head <<= x.rows_from(0, 16 if all_of_it else 12) * 2
+        else:
+            for s in loop(2 if all_of_it else 1):
+                if kind == "parts":
+                    with units(1):
+                        t[t.parts(256 if all_of_it else 128).at(s)] <<= x[x.parts(256 if all_of_it else 128).at(s)] * 2
+                else:
+                    with units(x.columns(8)) as j:
+                        t[t.tiles(2).at(s), j] <<= x[x.tiles(2).at(s), j] * 2
+        with units(x.tiles(2), w.tiles(2)) as (i, j):
+            y[i, j] <<= product(t, w, i, j, 2, 2, 1)
+
+    few = {"x": (16, 32), "w": (32, 32)}
+    compile_kernel(kernel(some), bench, few, {"all_of_it": True})
+    with pytest.raises(CompileError, match=rf"an operand t1 is incomplete: .*{missing}") as caught:
+        compile_kernel(kernel(some), bench, few)
+    assert caught.value.source.text == "acc += x[i, k] @ w[j, k]"
+
+
 def test_a_tiling_by_tiles_is_the_statement_over_the_whole(bench):
     """The same program, with as many instances as there are tiles."""
 

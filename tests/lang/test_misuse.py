@@ -145,3 +145,8 @@ def test_what_works_means_the_same(written, meant):
     operand = np.random.default_rng(5).normal(0, 2, (5, 9)).astype(np.float16)
     found, wanted = bits(written, operand), bits(meant, operand)
     assert np.array_equal(found, wanted) and len(np.unique(found)) > 20
+
+
+def test_a_power_is_multiplied_from_the_left():
+    (statement,) = over(lambda x: x**4).trace().statements
+    assert statement.expression.text() == "mul(mul(mul(x, x), x), x)"
