@@ -149,6 +149,18 @@ def computed(x=L.In(..., M, K), w=L.In(N, K), r=L.In(..., M, N), b=L.In(N), y=L.
         y[i, j] <<= L.silu(t[i, j]) * r[i, j] + b[j]
 
 
+@kernel
+def in_runs(x=L.In(..., M, K), w=L.In(N, K), r=L.In(..., M, N), b=L.In(N), y=L.Out(..., M, N), *, gm=2, gn=3):
+    """
+    `y[i, j] <<= value` without an accumulator
+    `a ** n`
+    """
+    t = L.temp(M, N)
+    with units(x.tiles(gm), w.tiles(gn)) as (i, j):
+        t[i, j] <<= product(x, w, i, j, gm, gn)
+        y[i, j] <<= t[i, j] ** 2 * r[i, j] + b[j]
+
+
 # ---- whole buffers and their parts -----------------------------------------------------------------------
 
 

@@ -181,7 +181,11 @@ class Kernel:
         return f"<kernel {self.name} at {self.source}>"
 
     def __call__(self, *_, **__):
-        raise KernelError(f"{self.name} is a kernel: compile or interpret it, it is not called", here())
+        raise KernelError(
+            f"{self.name} is a kernel, which is not called: compile or interpret it, or run it on tensors, "
+            f"kohakutpu.session.call({self.name}, ..)",
+            here(),
+        )
 
     @property
     def inputs(self) -> list[Buffer]:
