@@ -113,6 +113,7 @@ class Body:
         channel = self.chance.random() < 0.4
         accumulators = accumulators if fused else 1
         ends = self.chance.getrandbits(32)
+        after = L.temp(M, N) if self.chance.random() < 0.25 else None  # of vector cores, after the tiles in one tiling
 
         def tile(i, j):
             made = []
@@ -139,6 +140,10 @@ class Body:
                     value = value + table[table.tiles(gn).at(j)]
                 self.chance = kept
             target[i, j] <<= value
+            if after is not None:
+                kept, self.chance = self.chance, random.Random(ends + 1)
+                after[i, j] <<= self.value([target[i, j]], 2) * 0.5
+                self.chance = kept
 
         if form == "view":
             with units(left.tiles(gm)) as i:
@@ -151,7 +156,7 @@ class Body:
         else:
             with units(left.tiles(gm), right.tiles(gn)) as (i, j):
                 tile(i, j)
-        self.wide.append(target)
+        self.wide += [target] if after is None else [target, after]
 
     def whole(self, made) -> None:
         target = made(M, N)
