@@ -21,7 +21,7 @@ from .deal import deal
 from .elementwise import FILL_CYCLES
 from .expressions import REGISTERS, Constants
 from .layouts import WORD, Tile
-from .programs import CHUNK, FLIT_CYCLES, RUN_CYCLES
+from .programs import FLIT_CYCLES, RUN_CYCLES
 from .refusals import CompileError
 from .rowcode import NoRegister, assign_registers, emit, estimated_cycles
 from .rowplan import RowPlan, RowSpan, address_of, begun, plan

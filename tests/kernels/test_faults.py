@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kohakutpu import lang as L
-from kohakutpu.compiler import expressions, rows, rowstream, rowwords
+from kohakutpu.compiler import expressions, rows, rowcode, rowstream, rowwords
 from kohakutpu.isa.vector import Opcode, RedKind
 from kohakutpu.kernels import elementwise
 from kohakutpu.kernels import rows as library
@@ -84,18 +84,20 @@ def starts_again_with_old_weights(monkeypatch):
 
 
 def starts_every_segment_anew(monkeypatch):
-    combine = rowstream._Row._combine
-    monkeypatch.setattr(rowstream._Row, "_combine", lambda self, position, scalar, _: combine(self, position, scalar, False))
+    combine = rowstream._Rows._combine
+    monkeypatch.setattr(rowstream._Rows, "_combine", lambda self, *given: combine(self, *given[:-1], False))
 
 
 def hands_on_in_one_register(monkeypatch):
     """What runs leave for later ones shares a register."""
-    pinned = rowstream._pinned
+    assign = rowcode._assign
 
-    def one(sections, scalars):
-        return {reg: 0 if reg.bank == "V" else scalars[0] for reg in pinned(sections, scalars)}
+    def one(words, scalars, pinned, leaving):
+        settled, held = assign(words, scalars, pinned, leaving)
+        first: dict[str, int] = {}
+        return settled, {reg: first.setdefault(reg.bank, held[reg]) for reg in held if reg in leaving}
 
-    monkeypatch.setattr(rowstream, "_pinned", one)
+    monkeypatch.setattr(rowcode, "_assign", one)
 
 
 def moves_no_segment(monkeypatch):
