@@ -23,11 +23,13 @@ BAUD = 115_200
 class BoardTop(wiring.Component):
     """`machine`, with or without its `units`, its memory, and a serial host of `divisor` cycles a bit.
 
+    There is no memory mover: its generator alone takes 152 multipliers, and the largest of the boards has 156.
+
     Members: `rx` and `tx`, the line.
     """
 
     def __init__(self, machine: Machine, *, divisor: int, units: bool = True):
-        self.machine = MachineTop(machine, l1=BlockL1, units=units)
+        self.machine = MachineTop(machine, l1=BlockL1, units=units, mover=False)
         self.memory = BlockMemory(ports=len(self.machine.dram), words=machine.memory.bytes // WORD_BYTES)
         self.serial = SerialHost(divisor=divisor)
         super().__init__({"rx": In(1, init=1), "tx": Out(1)})

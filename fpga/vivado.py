@@ -124,10 +124,10 @@ def wrapper(machine: Machine, text: str, *, mhz: float) -> str:
                 f"port {name} of {machine.name} is part of no AXI interface: the vendor flow has no place for it"
             )
     kinds = list(dict.fromkeys(interface for _, _, interface, _, _ in ports))
-    if len(kinds) != len(machine.ports) + 3:
+    if len(kinds) != len(machine.ports) + 4:
         raise CannotBuild(
-            f"the Verilog of {machine.name} has interfaces {', '.join(kinds)}; one a memory port, DRAM, WINDOW, HOST "
-            "are expected"
+            f"the Verilog of {machine.name} has interfaces {', '.join(kinds)}; a DRAM for each memory port, the window "
+            "and the mover, WINDOW and HOST are expected"
         )
     hertz = round(mhz * 1e6)
     lines = [

@@ -35,8 +35,11 @@ MOVES_BITS = reg.AUX_STAT.layout.fields["moves"].width
 MODES = (MoverMode.COPY, MoverMode.GATHER, MoverMode.GENERATE, MoverMode.FILL)
 # What is to be issued: a read of word `source`, a write of word `target`, or a fault.
 ISSUE = data.StructLayout(
-    {"source": INDEX_BITS, "target": INDEX_BITS, "reads": 1, "writes": 1, "generates": 1, "indices": 1, "fault": FAULT_BITS}
-)
+    {
+        "source": INDEX_BITS, "target": INDEX_BITS, "reads": 1, "writes": 1, "generates": 1, "indices": 1,
+        "fault": FAULT_BITS,
+    }
+)  # fmt: skip
 TARGET = data.StructLayout({"index": INDEX_BITS, "pattern": 1})
 
 FAULTS = {
@@ -53,37 +56,45 @@ FAULTS = {
 }
 
 
+class MoverSignature(wiring.Signature):
+    """The orchestrator's view: `write` loads register `index` of AUX_CFG with `data`; the rest is AUX_STAT's."""
+
+    def __init__(self):
+        super().__init__(
+            {
+                "write": Out(1),
+                "index": Out(AUX_INDEX_BITS),
+                "data": Out(64),
+                "busy": In(1),
+                "moves": In(MOVES_BITS),
+                "fault": In(FAULT_BITS),
+            }
+        )
+
+    def __eq__(self, other):
+        return isinstance(other, MoverSignature)
+
+
 class MemoryMover(wiring.Component):
     """The mover of `memory_bytes` of memory.
 
-    Members: `write` loads register number `index` of AUX_CFG with `data`; what the mover has no register for is ignored.
-    `busy`, `moves` and `fault` are AUX_STAT's. `axi`, an AXI4 master: bursts of one word, whose responses are always
-    taken.
+    Members: `control`, where writes that the mover has no register for are ignored; `axi`, an AXI4 master: bursts of
+    one word, whose responses are always taken.
     """
 
     def __init__(self, *, memory_bytes: int, fault: str | None = None):
         positive("MemoryMover", memory_bytes=memory_bytes)
         if memory_bytes % WORD_BYTES:
             raise TypeError(f"MemoryMover memory_bytes must be a multiple of {WORD_BYTES}, not {memory_bytes}")
-        self.fault_planted = known_fault("MemoryMover", fault, FAULTS)
+        self.fault = known_fault("MemoryMover", fault, FAULTS)
         self.words = memory_bytes // WORD_BYTES
-        super().__init__(
-            {
-                "write": In(1),
-                "index": In(AUX_INDEX_BITS),
-                "data": In(64),
-                "busy": Out(1),
-                "moves": Out(MOVES_BITS),
-                "fault": Out(FAULT_BITS),
-                "axi": Out(MEMORY_AXI),
-            }
-        )
+        super().__init__({"control": In(MoverSignature()), "axi": Out(MEMORY_AXI)})
 
     def elaborate(self, platform):
         m = Module()
 
         def planted(table):
-            return self.fault_planted if self.fault_planted in table else None
+            return self.fault if self.fault in table else None
 
         walker_fault = planted(WALKER_FAULTS)
         m.submodules.source = self.source = shared(Walker, fault=walker_fault)
@@ -113,32 +124,33 @@ class MemoryMover(wiring.Component):
     def _registers(self, m: Module) -> None:
         """What is kept of each register, and which walker takes it."""
         self.written = written = {}
-        listens = ~self.busy | self.finishing | (self.fault_planted == "mover-listens-while-busy")
+        listens = ~self.control.busy | self.finishing | (self.fault == "mover-listens-while-busy")
         for offset, layout in reg.MOVER.items():
             written[layout.name] = here = Signal(name=f"writes_{layout.name}")
-            m.d.comb += here.eq(self.write & listens & (self.index == offset // reg.REGISTER_BYTES))
+            m.d.comb += here.eq(self.control.write & listens & (self.control.index == offset // reg.REGISTER_BYTES))
         self.kept = {}
         for layout in (reg.MV_DIM, reg.MV_INDEX, reg.MV_SEED, reg.MV_VALUE, reg.MV_GATHER):
             self.kept[layout.name] = kept = Signal(view(layout), name=layout.name)
             with m.If(written[layout.name]):
-                m.d.sync += kept.eq(self.data)
+                m.d.sync += kept.eq(self.control.data)
         latched = self.kept["MV_DIM"]
+        header, bounds = (data.View(view(layout), self.control.data) for layout in (reg.MV_WALKER, reg.MV_BOUNDS))
         for walker, number in ((self.source, reg.Walker.SOURCE), (self.target, reg.Walker.DESTINATION)):
             m.d.comb += [
-                walker.header.eq(written["MV_WALKER"] & (data.View(view(reg.MV_WALKER), self.data).walker == number)),
-                walker.header_data.eq(self.data),
+                walker.header.eq(written["MV_WALKER"] & (header.walker == number)),
+                walker.header_data.eq(header),
                 walker.dimension.eq(written["MV_AXIS"] & (latched.walker == number)),
                 walker.dim_data.eq(latched),
-                walker.axis_data.eq(self.data),
-                walker.bounds.eq(written["MV_BOUNDS"] & (data.View(view(reg.MV_BOUNDS), self.data).walker == number)),
-                walker.bounds_data.eq(self.data),
+                walker.axis_data.eq(self.control.data),
+                walker.bounds.eq(written["MV_BOUNDS"] & (bounds.walker == number)),
+                walker.bounds_data.eq(bounds),
                 walker.start.eq(self.start),
             ]
-        self.control = control = data.View(view(reg.MV_CONTROL), self.data)
-        m.d.comb += self.start.eq(written["MV_CONTROL"] & control.go)
+        self.go = go = data.View(view(reg.MV_CONTROL), self.control.data)
+        m.d.comb += self.start.eq(written["MV_CONTROL"] & go.go)
         self.mode, width = Signal(MoverMode), Signal(ElementWidth)
         with m.If(self.start):
-            m.d.sync += [self.mode.eq(control.mode), width.eq(control.width)]
+            m.d.sync += [self.mode.eq(go.mode), width.eq(go.width)]
         value = self.kept["MV_VALUE"].value
         self.pattern = Signal(WORD_BITS)
         with m.Switch(width):
@@ -149,13 +161,13 @@ class MemoryMover(wiring.Component):
         # What is wrong with the registers themselves.
         vector = self.kept["MV_INDEX"]
         self.refusal = Signal(MoverFault)
-        with m.If(~control.mode.matches(*MODES)):
+        with m.If(~go.mode.matches(*MODES)):
             m.d.comb += self.refusal.eq(MoverFault.MODE)
-        with m.Elif(control.width == ElementWidth.FAULTS):
+        with m.Elif(go.width == ElementWidth.FAULTS):
             m.d.comb += self.refusal.eq(MoverFault.ELEMENT_WIDTH)
         with m.Elif((self.source.dims > DIMS) | (self.target.dims > DIMS)):
             m.d.comb += self.refusal.eq(MoverFault.RANGE)
-        with m.Elif(control.mode == MoverMode.GATHER):
+        with m.Elif(go.mode == MoverMode.GATHER):
             with m.If((vector.count == 0) | (vector.count > MAX_INDICES)):
                 m.d.comb += self.refusal.eq(MoverFault.INDEX_LENGTH)
             with m.Elif(vector.addr[:OFFSET_BITS] != 0):
@@ -164,7 +176,7 @@ class MemoryMover(wiring.Component):
     # ---- what comes next -----------------------------------------------------------------------------------------
 
     def _elements(self, m: Module) -> None:
-        """The next word of the index vector, or else the element at which the walkers stand: what is to be issued of it."""
+        """What is to be issued next: a word of the index vector, or else the element at which the walkers stand."""
         source, target, gather = self.source, self.target, self.gather
         vector = self.kept["MV_INDEX"]
         index_word, index_left = Signal(INDEX_BITS), Signal(ROW_BITS)
@@ -221,14 +233,14 @@ class MemoryMover(wiring.Component):
         with m.If(self.start):
             fine = self.refusal == MoverFault.NONE
             m.d.sync += [
-                self.walking.eq(fine), self.loading.eq(fine & (self.control.mode == MoverMode.GATHER)),
+                self.walking.eq(fine), self.loading.eq(fine & (self.go.mode == MoverMode.GATHER)),
                 index_word.eq(vector.addr[OFFSET_BITS:]), index_left.eq((vector.count - 1)[LANE_BITS:]),
             ]  # fmt: skip
 
     def _issue(self, m: Module) -> None:
         """The element that is offered: its read waits for the memory, and everything for room."""
         issue, axi = self.issue, self.axi
-        full = self.level >= OUTSTANDING + (self.fault_planted == "mover-overbooked")
+        full = self.level >= OUTSTANDING + (self.fault == "mover-overbooked")
         may = self.issue_valid & (issue.indices | (~full & (self.owed < ELEMENTS_OWED)))
         offered = Signal()
         m.d.comb += [
@@ -238,7 +250,7 @@ class MemoryMover(wiring.Component):
             self.generator.start.eq(self.issued & issue.generates),
             self.generator.index.eq(issue.target), self.generator.seed.eq(self.kept["MV_SEED"].seed),
         ]  # fmt: skip
-        if self.fault_planted == "mover-withdraws":
+        if self.fault == "mover-withdraws":
             withdrawn = Signal()
             m.d.sync += withdrawn.eq(axi.arvalid & ~axi.arready)
             m.d.comb += axi.arvalid.eq(offered & ~withdrawn)
@@ -274,7 +286,7 @@ class MemoryMover(wiring.Component):
         m.d.comb += self.gather.ready.eq(self.gather.put & (self.indices_owed == 1) & ~pending)
 
         # A word that was read with an error is not written.
-        bad = ~target.pattern & arrived.head[-1] & (self.fault_planted != "mover-error-ignored")
+        bad = ~target.pattern & arrived.head[-1] & (self.fault != "mover-error-ignored")
         there = targets.valid & (target.pattern | arrived.valid)
         address_taken, word_taken = Signal(), Signal()
         done, dropped = Signal(), Signal()
@@ -294,12 +306,12 @@ class MemoryMover(wiring.Component):
             address_taken.eq(there & (address_taken | axi.awready) & ~targets.pop),
             word_taken.eq(there & (word_taken | axi.wready) & ~targets.pop),
         ]
-        answered = axi.bvalid & ~(writes if self.fault_planted == "mover-lost-response" else 0)
+        answered = axi.bvalid & ~(writes if self.fault == "mover-lost-response" else 0)
         m.d.sync += [
             self.level.eq(self.level + writes - targets.pop),
             self.owed.eq(self.owed + writes - answered - dropped),
         ]
-        if self.fault_planted == "mover-skips-word":
+        if self.fault == "mover-skips-word":
             number = Signal(2)
             with m.If(done & (number != 2)):
                 m.d.sync += number.eq(number + 1)
@@ -310,25 +322,27 @@ class MemoryMover(wiring.Component):
 
         errors = read_error | (axi.bvalid & (axi.bresp != Response.OKAY))
         self.errors = Signal()
-        m.d.comb += self.errors.eq(errors & (self.fault_planted != "mover-error-ignored"))
+        m.d.comb += self.errors.eq(errors & (self.fault != "mover-error-ignored"))
 
     def _state(self, m: Module) -> None:
+        control = self.control
         begun = Signal()  # the first cycle of a move
+        sound = control.fault == MoverFault.NONE
         refused = self.issued & (self.issue.fault != MoverFault.NONE)
-        nothing_owed = (self.level if self.fault_planted == "mover-impatient" else self.owed) == 0
+        nothing_owed = (self.level if self.fault == "mover-impatient" else self.owed) == 0
         m.d.comb += [
             self.stop.eq(refused | self.errors),
             self.finishing.eq(
-                self.busy & ~begun & ~self.walking & ~self.loading & ~self.issue_valid & nothing_owed
+                control.busy & ~begun & ~self.walking & ~self.loading & ~self.issue_valid & nothing_owed
                 & (self.indices_owed == 0)
             ),
         ]  # fmt: skip
         m.d.sync += begun.eq(self.start)
-        with m.If((self.fault == MoverFault.NONE) & refused):
-            m.d.sync += self.fault.eq(self.issue.fault)
-        with m.Elif((self.fault == MoverFault.NONE) & self.errors):
-            m.d.sync += self.fault.eq(MoverFault.AXI)
+        with m.If(sound & refused):
+            m.d.sync += control.fault.eq(self.issue.fault)
+        with m.Elif(sound & self.errors):
+            m.d.sync += control.fault.eq(MoverFault.AXI)
         with m.If(self.finishing):
-            m.d.sync += [self.busy.eq(0), self.moves.eq(self.moves + (self.fault == MoverFault.NONE))]
+            m.d.sync += [control.busy.eq(0), control.moves.eq(control.moves + sound)]
         with m.If(self.start):
-            m.d.sync += [self.busy.eq(1), self.fault.eq(self.refusal)]
+            m.d.sync += [control.busy.eq(1), control.fault.eq(self.refusal)]

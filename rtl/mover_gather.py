@@ -35,9 +35,9 @@ FAULTS = {
 class Gather(wiring.Component):
     """Rows of `settings.words` words (0 acts as 1), `settings.pitch` bytes apart, one for each index.
 
-    Members: `put` stores `put_data`, the next word of the index vector, since `start`; `ready` says in one cycle that all
-    are there; `base` and `count`, of the source and of indices; `valid` says that `element` of the next one holds:
-    `source`, its byte address, and `exhausted`, there is no index for it; `take` moves on.
+    Members: `put` stores `put_data`, the next word of the index vector since `start`; `ready` says in one cycle that
+    all are there; `base` of the source and `count` of indices; `valid` says that the next element is known: `source`,
+    its byte address, and `exhausted`, there is no index for it; `take` moves on.
     """
 
     def __init__(self, *, fault: str | None = None):

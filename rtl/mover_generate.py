@@ -83,8 +83,8 @@ class Philox(wiring.Component):
 class Generator(wiring.Component):
     """The word of an address and a seed.
 
-    Members: `start` with `index`, the word's number in memory, in; `ready` and `word` `PIPELINE` cycles later; `seed`, in
-    force for a cycle before the first start of a move and until its last word.
+    Members: `start` with `index`, the word's number in memory, in; `ready` and `word` `PIPELINE` cycles later; `seed`,
+    in force from a cycle before the first start on until the last word.
     """
 
     def __init__(self, *, fault: str | None = None):

@@ -39,10 +39,10 @@ STEP_BITS, EXTENT_BITS = _width(reg.MV_AXIS, "step"), _width(reg.MV_BOUNDS, "ext
 class Walker(wiring.Component):
     """Registers of one walker, and the element that it stands at.
 
-    Members: `header`, `dimension` and `bounds` load `base` and `dims`; a dimension (`dim` with `axis`); one axis' range,
-    in each case from the fields of the registers. `start` puts the walker at its first element as the registers stand,
-    `step` moves it on, from the last one to the first. `base` and `dims` are the header's; `address`, the element's byte
-    address modulo 2^40; `inside`, both axes' bounds hold there; `final`, no other comes before the first again.
+    Members: `header`, `dimension` and `bounds` load the registers from the data beside them. `start` puts the walker at
+    its first element as the registers stand, `step` moves it on, from the last one to the first. `base` and `dims` are
+    the header's; `address`, the element's byte address modulo 2^40; `inside`, both axes' bounds hold there; `final`, no
+    other comes before the first again.
     """
 
     def __init__(self, *, fault: str | None = None):

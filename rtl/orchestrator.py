@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from amaranth import Array, Cat, Const, Module, Mux, ResetSignal, Signal
 from amaranth.lib import data, memory, wiring
-from amaranth.lib.wiring import In
+from amaranth.lib.wiring import In, Out
 
 from kohakutpu.isa import registers as reg
 from kohakutpu.isa.flit import FLIT_WIDTH, FlitType, node
@@ -16,6 +16,7 @@ from .emit import shared
 from .fifo import Fifo
 from .host_port import DATA_WIDTH, HOST, HostPort
 from .link import FLIT, view
+from .mover import MoverSignature
 from .parameters import known_fault, positive
 
 COUNT_BITS = 16
@@ -38,13 +39,14 @@ class Orchestrator(wiring.Component):
 
     `holds` says that what it cannot take waits (an endpoint of its own) and is not dropped (memory ports);
     `credit_limit` is the smallest instruction FIFO of the machine, `grid_hi` what CAPS reports, `memory_ports` how
-    many engines AUX_STAT sums up. `host_port` and `side` plant a fault in those blocks. Members: `host` (AXI4 slave),
-    `ports` (one `AgentSignature` a row), `reads` and `writes` (each memory engine's counts modulo 65536).
+    many engines AUX_STAT sums up; `mover` says that there is a memory mover, without one GO raises its mode fault.
+    `host_port` and `side` plant a fault in those blocks. Members: `host` (AXI4 slave), `ports` (one `AgentSignature` a
+    row), `reads` and `writes` (each memory engine's counts modulo 65536), and `mover` (`MoverSignature`) with a mover.
     """
 
     def __init__(self, *, x: int, y: int, rows: tuple[int, ...], holds: bool, grid_hi: int, credit_limit: int,
-                 memory_ports: int, staging_flits: int, tx_depth: int, rx_depth: int, fault: str | None = None,
-                 host_port: str | None = None, side: str | None = None):  # fmt: skip
+                 memory_ports: int, staging_flits: int, tx_depth: int, rx_depth: int, mover: bool,
+                 fault: str | None = None, host_port: str | None = None, side: str | None = None):  # fmt: skip
         positive("Orchestrator", grid_hi=grid_hi, credit_limit=credit_limit, memory_ports=memory_ports,
                  staging_flits=staging_flits, tx_depth=tx_depth, rx_depth=rx_depth)  # fmt: skip
         if staging_flits * reg.FLIT_WORDS > reg.STAGE.count:
@@ -55,6 +57,7 @@ class Orchestrator(wiring.Component):
         self.rows, self.holds = tuple(rows), holds
         self.grid_hi, self.credit_limit, self.memory_ports = grid_hi, credit_limit, memory_ports
         self.staging_flits, self.tx_depth, self.rx_depth = staging_flits, tx_depth, rx_depth
+        self.has_mover = mover
         self.fault = known_fault("Orchestrator", fault, FAULTS)
         self.inner_faults = {"host_port": host_port, "side": side}
         super().__init__(
@@ -63,18 +66,19 @@ class Orchestrator(wiring.Component):
                 "ports": In(AgentSignature()).array(len(self.rows)),
                 "reads": In(COUNT_BITS).array(memory_ports),
                 "writes": In(COUNT_BITS).array(memory_ports),
+                **({"mover": Out(MoverSignature())} if mover else {}),
             }
         )
 
     @classmethod
-    def of(cls, machine: Machine, **faults: str | None) -> Orchestrator:
-        """The orchestrator of a machine; `faults` are the constructor's."""
+    def of(cls, machine: Machine, *, mover: bool, **faults: str | None) -> Orchestrator:
+        """The orchestrator of a machine; `mover` and `faults` are the constructor's."""
         agent = machine.agent
         return cls(
             x=agent.x, y=agent.y, rows=(agent.y,) if agent.own_endpoint else tuple(port.y for port in machine.ports),
             holds=agent.own_endpoint, grid_hi=machine.grid_hi, memory_ports=len(machine.ports),
             credit_limit=min(unit.inst_depth for unit in machine.units), staging_flits=machine.staging_flits,
-            tx_depth=machine.tx_depth, rx_depth=machine.rx_depth, **faults,
+            tx_depth=machine.tx_depth, rx_depth=machine.rx_depth, mover=mover, **faults,
         )  # fmt: skip
 
     def elaborate(self, platform):
@@ -285,14 +289,23 @@ class Orchestrator(wiring.Component):
         self.mirrored = host.data
 
     def _statistics(self, m: Module) -> None:
-        """AUX_STAT: memory traffic of all ports, and the fault of a mover that is not there."""
+        """AUX_STAT: memory traffic of all ports, and the mover's state, or the fault of one that is not there."""
         aux = Signal(view(reg.AUX_STAT.layout))
-        no_mover = Signal(4)
-        go = data.View(view(reg.MV_CONTROL), self.bus.write_data).go
-        control = next(offset for offset, layout in reg.MOVER.items() if layout is reg.MV_CONTROL)
-        with m.If(self.bus.write & (self.bus.write_index == reg.aux_offset(control) // reg.REGISTER_BYTES) & go):
-            m.d.sync += no_mover.eq(reg.MoverFault.MODE)
-        m.d.comb += [aux.reads.eq(sum(self.reads)), aux.writes.eq(sum(self.writes)), aux.fault.eq(no_mover)]
+        m.d.comb += [aux.reads.eq(sum(self.reads)), aux.writes.eq(sum(self.writes))]
+        if self.has_mover:
+            m.d.comb += [
+                self.mover.write.eq(self._written(reg.AUX_CFG)),
+                self.mover.index.eq(self._element(reg.AUX_CFG, self.bus.write_index, reg.AUX_CFG.count)),
+                self.mover.data.eq(self.bus.write_data),
+                aux.busy.eq(self.mover.busy), aux.moves.eq(self.mover.moves), aux.fault.eq(self.mover.fault),
+            ]  # fmt: skip
+        else:
+            no_mover = Signal(4)
+            go = data.View(view(reg.MV_CONTROL), self.bus.write_data).go
+            control = next(offset for offset, layout in reg.MOVER.items() if layout is reg.MV_CONTROL)
+            with m.If(self.bus.write & (self.bus.write_index == reg.aux_offset(control) // reg.REGISTER_BYTES) & go):
+                m.d.sync += no_mover.eq(reg.MoverFault.MODE)
+            m.d.comb += aux.fault.eq(no_mover)
         self.readable["AUX_STAT"] = aux
         self.readable["CAPS"] = Const(reg.CAPS.layout.encode(grid_hi=self.grid_hi), DATA_WIDTH)
 

@@ -164,7 +164,7 @@ _TITLES = (
     ("Accumulator_", "cluster accumulator"),
     ("Array", "cluster array"), ("VectorAlu_", "vector lane ALU"), ("Quantiser", "quantiser"),
     (f"{TOP}.cluster", "cluster"), (f"{TOP}.vector", "vector"), (f"{TOP}.control", "orchestrator"),
-    (f"{TOP}.window", "memory window"),
+    (f"{TOP}.window", "memory window"), (f"{TOP}.mover", "memory mover"),
 )  # fmt: skip
 
 

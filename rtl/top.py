@@ -16,7 +16,7 @@ from kohakutpu import __version__
 from kohakutpu.machine import ClusterUnit, Dram, Machine, MemoryPort, Unit, to_yaml
 
 from . import agent as agent_blocks
-from . import cluster, emit, host_port, memory_port, memory_window, orchestrator, router, vector
+from . import cluster, emit, host_port, memory_port, memory_window, mover, orchestrator, router, vector
 from .agent import AgentPort, AgentSide
 from .cluster import Cluster
 from .emit import shared
@@ -26,6 +26,7 @@ from .memory_port import MemoryPort as MemoryEngine
 from .memory_window import HOST_AXI, MemoryWindow
 from .merge import merge
 from .mesh import Mesh
+from .mover import MemoryMover
 from .orchestrator import Orchestrator
 from .vector import VectorCore
 from .vector_memory import L1
@@ -66,7 +67,8 @@ def size_parameters(site: Machine | Dram | Unit | MemoryPort) -> dict[str, int]:
     return {item.name: getattr(site, item.name) for item in fields(site) if item.metadata}
 
 
-def planted_faults(machine: Machine, agent: str, routers: Iterable[str], faults: Mapping[str, str]) -> dict[str, dict]:
+def planted_faults(machine: Machine, agent: str, moves: bool, routers: Iterable[str],
+                   faults: Mapping[str, str]) -> dict[str, dict]:  # fmt: skip
     """{place: {parameter: the fault to plant, or None}} of every place of `machine`; refuses what is not there."""
     places = {name: {"fault": router.FAULTS} for name in routers}
     places |= {f"cluster{index}": {"fault": cluster.FAULTS} for index, _ in enumerate(machine.clusters)}
@@ -76,6 +78,8 @@ def planted_faults(machine: Machine, agent: str, routers: Iterable[str], faults:
     control = {"fault": orchestrator.FAULTS, "host_port": host_port.FAULTS, "side": agent_blocks.FAULTS}
     places["agent"] = {"fault": agent_blocks.FAULTS} if agent == "bench" else control
     places["window"] = {"fault": memory_window.FAULTS}
+    if moves:
+        places["mover"] = {"fault": mover.FAULTS}
     if nowhere := faults.keys() - places.keys():
         raise CannotBuild(f"faults at {', '.join(sorted(nowhere))}: {machine.name} has {', '.join(places)}")
     planted = {}
@@ -93,20 +97,21 @@ def planted_faults(machine: Machine, agent: str, routers: Iterable[str], faults:
 class MachineTop(wiring.Component):
     """`machine` in gates.
 
-    Members: `dram`, AXI4 masters of the memory ports and, last, of the host's memory window; `window`, the AXI4 slave
-    of that; `host`, the AXI4 slave of the orchestrator, or with `agent='bench'` a `BenchSignature` named `bench`
-    instead.
+    Members: `dram`, AXI4 masters of the memory ports, of the host's memory window and, last, of the memory mover;
+    `window`, the AXI4 slave of that window; `host`, the AXI4 slave of the orchestrator, or with `agent='bench'` a
+    `BenchSignature` named `bench` instead, and no mover.
 
     `links` maps each link's name to its sender's interface, `endpoints` each endpoint's to the component, `engines`
-    holds the memory engines by port. `faults` plants faults: {name of a router (`r21`), an endpoint, `agent` or
-    `window`: fault of a block there}. `l1` is what vector cores have as L1, for block RAM that cannot be the usual one;
-    without `units` their places are empty: what is sent there vanishes. Raises
+    holds the memory engines by port. `faults` plants faults: {name of a router (`r21`), an endpoint, `agent`, `window`
+    or `mover`: fault of a block there}. `l1` is what vector cores have as L1, for block RAM that cannot be the usual
+    one; without `units` their places are empty: what is sent there vanishes; without `mover` starting one is a mode
+    fault. Raises
     `MachineError` for a compile-only machine, `CannotBuild` for errata that the gates do not reproduce and for a fault
     that is not there.
     """
 
     def __init__(self, machine: Machine, *, agent: str = "orchestrator", faults: Mapping[str, str] | None = None,
-                 l1: type[L1] = L1, units: bool = True):  # fmt: skip
+                 l1: type[L1] = L1, units: bool = True, mover: bool = True):  # fmt: skip
         if agent not in AGENTS:
             raise ValueError(f"agent {agent!r}: {' or '.join(map(repr, AGENTS))} is expected")
         if machine.errata - ERRATA:
@@ -119,7 +124,8 @@ class MachineTop(wiring.Component):
         self.agent = agent
         self.l1_kind = l1
         routers = {f"r{x:x}{y:x}": (x, y) for y in range(1, machine.ny + 1) for x in range(1, machine.nx + 1)}
-        self.planted = planted_faults(machine, agent, routers, faults or {})
+        mover &= agent == "orchestrator"
+        self.planted = planted_faults(machine, agent, mover, routers, faults or {})
         broken = {at: self.planted[name]["fault"] for name, at in routers.items()}
         self.mesh = Mesh(machine, faults={at: fault for at, fault in broken.items() if fault})
         self.links = self.mesh.links
@@ -140,13 +146,14 @@ class MachineTop(wiring.Component):
             self.agent_ports = [shared(AgentPort, agent=True, memory=False)]
             self.endpoints["agent"] = self.agent_ports[0]
         self.host_window = MemoryWindow(memory_bytes=memory_bytes, **self.planted["window"])
-        members = {"dram": Out(MEMORY_AXI).array(len(machine.ports) + 1), "window": In(HOST_AXI)}
+        self.mover = MemoryMover(memory_bytes=memory_bytes, **self.planted["mover"]) if mover else None
+        members = {"dram": Out(MEMORY_AXI).array(len(machine.ports) + 1 + mover), "window": In(HOST_AXI)}
         if agent == "bench":
             rows = (machine.agent.y,) if own else tuple(site.y for site in machine.ports)
             self.control = AgentSide(rows=rows, **self.planted["agent"])
             members["bench"] = Out(BenchSignature())
         else:
-            self.control = Orchestrator.of(machine, **self.planted["agent"])
+            self.control = Orchestrator.of(machine, mover=mover, **self.planted["agent"])
             members["host"] = self.control.signature.members["host"]
         super().__init__(members)
 
@@ -182,12 +189,16 @@ class MachineTop(wiring.Component):
             wiring.connect(m, wiring.flipped(self.host), control.host)
             for index, engine in enumerate(self.engines):
                 m.d.comb += [control.reads[index].eq(engine.reads), control.writes[index].eq(engine.writes)]
+            if self.mover is not None:
+                m.submodules.mover = self.mover
+                wiring.connect(m, control.mover, self.mover.control)
+                wiring.connect(m, self.mover.axi, wiring.flipped(self.dram[-1]))
         return m
 
     def _memory(self, m: Module) -> None:
         m.submodules.window = window = self.host_window
         wiring.connect(m, wiring.flipped(self.window), window.host)
-        wiring.connect(m, window.axi, wiring.flipped(self.dram[-1]))
+        wiring.connect(m, window.axi, wiring.flipped(self.dram[len(self.engines)]))
         m.d.comb += window.settled.eq(Cat(engine.settled for engine in self.engines).all())
         for index, (engine, port, site) in enumerate(zip(self.engines, self.ports, self.machine.ports)):
             m.submodules[f"memory{index}"] = engine

@@ -51,7 +51,7 @@ class SimulatedTop(wiring.Component):
         self.endpoints = list(self.machine.endpoints)
         memory = machine.memory
         self.dram = Dram(
-            ports=len(machine.ports) + 1,
+            ports=len(self.machine.dram),
             memory_bytes=memory.bytes,
             latency=memory.latency,
             cycles_per_word=memory.cycles_per_word,

@@ -91,7 +91,7 @@ def levels(machine: Machine, agent: str) -> dict[str, str]:
         unit, name = track.unit, track.name.removeprefix(f"{track.unit}.")
         if track.kind == "event":
             continue
-        if unit == "window" or name.startswith("dram."):
+        if name.startswith("dram."):
             found[track.name] = f"{track.name.replace('.', '_')}"
         elif unit.startswith("r"):
             stage = f"gates.mesh.{unit}.input_{name}"
@@ -177,9 +177,10 @@ def events(machine: Machine, agent: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _bursts(machine: Machine) -> Iterator[str]:
-    """Registers that count the bursts in flight of each memory port and of the host's window."""
-    for index, unit in enumerate([*(f"mag{index}" for index in range(len(machine.ports))), "window"]):
+def _bursts(machine: Machine, agent: str) -> Iterator[str]:
+    """Registers that count the bursts in flight of each memory port, of the host's window and of the mover."""
+    requesters = [*(f"mag{index}" for index in range(len(machine.ports))), "window"]
+    for index, unit in enumerate([*requesters, *(["mover"] if agent == "orchestrator" else [])]):
         axi = f"dram.axi__{index}__"
         for kind, up, down in (("read", "ar", "r"), ("write", "aw", "b")):
             register, last = f"{unit}_dram_{kind}", f" & {{{axi}rlast}}" if kind == "read" else ""
@@ -202,7 +203,7 @@ def verilog(machine: Machine, agent: str, links: int, text: str, top: str) -> st
         "  integer file = 0;",
         "  string path;",
         '  initial if ($value$plusargs("records=%s", path)) file = $fopen(path, "w");',
-        *_bursts(machine),
+        *_bursts(machine, agent),
     ]
     index = {track.name: number for number, track in enumerate(tracks(machine, agent=agent))}
     written = []

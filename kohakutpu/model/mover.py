@@ -266,7 +266,7 @@ class MemoryMover(Component):
             self._unwritten.popleft()
 
     def _stop(self, now: int, fault: MoverFault) -> None:
-        """Issue nothing more; the move is over when everything asked for has come and everything written is answered."""
+        """Issue nothing more; the move is over when what was asked for has come and what was written is answered."""
         self.fault = fault
         self._issue_at = NEVER
         over = max(now, self._indices_at) + 1

@@ -114,6 +114,8 @@ class Recorder:
             self._plain(port, f"{port.name}.flight", paths[0].flight.items.__len__)
             self._memory(port.name, port.memory.channel)
         self._memory("window", system.memory_agent.window.channel)
+        if "mover.dram.read" in self.index:
+            self._memory("mover", system.memory_agent.mover.channel)
         self._agent(system.agent)
         self._sinks = [self._sink(link) for link in engine.links]
         engine.on_transfer, engine.observer = self.transfer, self

@@ -96,6 +96,8 @@ def tracks(machine: Machine, *, agent: str = "orchestrator") -> list[Track]:
     for index in range(len(machine.ports)):
         add(f"mag{index}", _PORT, _DRAM, () if own else intake)
     add("window", _DRAM)
+    if agent == "orchestrator":
+        add("mover", _DRAM)
     add("agent", intake if own else (), _ORCHESTRATOR if agent == "orchestrator" else ())
     for index in range(len(machine.clusters)):
         add(f"cluster{index}", _ENDPOINT, _CLUSTER)

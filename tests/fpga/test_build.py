@@ -62,9 +62,9 @@ def test_every_port_of_the_machine_has_its_interface(written):
     for name in inside - {"clk", "rst"}:
         interface, _, signal = name.rpartition("__")
         assert f'aximm:1.0 {interface.replace("__", "_").upper()} {signal.upper()}" *)' in ip
-    assert "ASSOCIATED_BUSIF DRAM_0:DRAM_1:WINDOW:HOST" in ip.replace("HOST:WINDOW", "WINDOW:HOST") or all(
+    assert "ASSOCIATED_BUSIF DRAM_0:DRAM_1:DRAM_2:WINDOW:HOST" in ip.replace("HOST:WINDOW", "WINDOW:HOST") or all(
         each in re.search(r"ASSOCIATED_BUSIF (\S+),", ip)[1].split(":")
-        for each in ("DRAM_0", "DRAM_1", "WINDOW", "HOST")
+        for each in ("DRAM_0", "DRAM_1", "DRAM_2", "WINDOW", "HOST")
     )
     assert "FREQ_HZ 250000000" in ip
 

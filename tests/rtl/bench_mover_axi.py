@@ -137,7 +137,7 @@ def straight(mode: int, start: int, to: int, elements: int, **more: int) -> Move
 @cocotb.test()
 @cocotb.parametrize(share=[0.0, 0.5])
 async def errors_of_the_memory_end_a_move(dut, share):
-    """Fault AXI; what was read with an error is not written, what was read before it is, and the next move is as any."""
+    """Fault AXI; what was read with an error is not written, what came before it is, and the next move is as any."""
     rig = await Rig.start(dut, 1, share)
     image = contents(1)
     missing = HALF - 8 * WORD

@@ -30,7 +30,8 @@ class MoverRig(wiring.Component):
         self.mover = MemoryMover(memory_bytes=memory_bytes, fault=fault)
         self.dram = Dram(ports=1, memory_bytes=memory_bytes, **dram) if dram else None
         members = {
-            "write": In(1), "index": In(AUX_INDEX_BITS), "data": In(64), "seen": Out(sum(SEEN.values())), "wdata": Out(256),
+            "write": In(1), "index": In(AUX_INDEX_BITS), "data": In(64),
+            "seen": Out(sum(SEEN.values())), "wdata": Out(256),
         }  # fmt: skip
         if dram:
             members["backdoor"] = In(BackdoorSignature())
@@ -43,11 +44,12 @@ class MoverRig(wiring.Component):
         m.submodules.mover = mover = self.mover
         axi = mover.axi
         m.d.comb += [
-            mover.write.eq(self.write), mover.index.eq(self.index), mover.data.eq(self.data),
+            mover.control.write.eq(self.write), mover.control.index.eq(self.index), mover.control.data.eq(self.data),
             self.seen.eq(
                 Cat(
-                    mover.busy, mover.fault, mover.moves,
-                    axi.arvalid & axi.arready, axi.araddr[WORD_SHIFT:], axi.awvalid & axi.awready, axi.awaddr[WORD_SHIFT:],
+                    mover.control.busy, mover.control.fault, mover.control.moves,
+                    axi.arvalid & axi.arready, axi.araddr[WORD_SHIFT:],
+                    axi.awvalid & axi.awready, axi.awaddr[WORD_SHIFT:],
                     axi.wvalid & axi.wready, axi.rvalid, axi.bvalid,
                 )
             ),

@@ -21,7 +21,8 @@ LEGAL = (MoverMode.COPY, MoverMode.GATHER, MoverMode.GENERATE, MoverMode.FILL)
 def contents(seed: int) -> bytes:
     """The whole memory: random, but for the index vectors."""
     chance = random.Random(f"{seed} contents")
-    words = [chance.randrange(300) for _ in range(TABLES // 8)] + [2 * chance.randrange(150) for _ in range(TABLES // 8)]
+    words = [chance.randrange(300) for _ in range(TABLES // 8)]
+    words += [2 * chance.randrange(150) for _ in range(TABLES // 8)]
     return b"".join(word.to_bytes(4, "little") for word in words) + chance.randbytes(BYTES - TABLES)
 
 
@@ -89,8 +90,8 @@ class Move:
         )
 
     def result(self, image: bytes, generated) -> tuple[MoverFault, dict[int, bytes], set[int]]:
-        """How the move ends, the word at each address it writes, and the addresses of the words it reads, by the rules alone;
-        `generated(address, seed)` is the word of mode GENERATE."""
+        """How the move ends, the word at each address it writes, and the addresses of the words it reads, by the rules
+        alone; `generated(address, seed)` is the word of mode GENERATE."""
         writes: dict[int, bytes] = {}
         reads: set[int] = set()
         fault = self._refusal() or self._loop(image, generated, writes, reads)
@@ -162,7 +163,7 @@ def walk(chance: random.Random, elements: int, low: int, high: int, bounded: flo
         whole = number == dims - 1
         count = left if whole else min(left, chance.choice([0, 1, 2, 2, 3, 4]))
         left = max(1, left // max(1, count))
-        stride = WORD * (chance.choice([1, 1, 1, -1, 2, 0]) if whole else chance.choice([0, 1, 3, 8, 40, -1, -2, -7, -50]))
+        stride = WORD * chance.choice([1, 1, 1, -1, 2, 0] if whole else [0, 1, 3, 8, 40, -1, -2, -7, -50])
         out.dims.append((count, stride, chance.choice([0, 1, 1, 2, 2, 3]), chance.choice([1, 1, 1, 2, -1, 0, 30000])))
     chance.shuffle(out.dims)
     for axis in range(2):
@@ -183,7 +184,8 @@ def move(chance: random.Random, *, elements: int, apart: bool = False, wrong: fl
         width=chance.randrange(3),
         source=walk(chance, size, TABLES, end, 0.4 if mode == MoverMode.COPY else 0.1),
         target=walk(chance, size, middle, BYTES, 0.3),
-        seed=chance.getrandbits(64), value=chance.getrandbits(32), burst=chance.randrange(8), coalesce=chance.randrange(2),
+        seed=chance.getrandbits(64), value=chance.getrandbits(32),
+        burst=chance.randrange(8), coalesce=chance.randrange(2),
     )  # fmt: skip
     if mode == MoverMode.GATHER:
         out.target = walk(chance, size, middle, BYTES, 0.1)
@@ -219,7 +221,8 @@ def spoil(chance: random.Random, out: Move) -> None:
             out.source.dims = [(1, 0, 0, 0)] * 7
         case 7:
             out.mode = MoverMode.GATHER
-            out.count, out.vector = chance.choice([(0, 0), (2049, 0), (3, 4), (30, BYTES - 64), (9, BYTES), (5, 1 << 39)])
+            vectors = [(0, 0), (2049, 0), (3, 4), (30, BYTES - 64), (9, BYTES), (5, 1 << 39)]
+            out.count, out.vector = chance.choice(vectors)
 
 
 def directed() -> list[Move]:
@@ -230,7 +233,8 @@ def directed() -> list[Move]:
         Move(MoverMode.FILL, ElementWidth.BITS_8, target=Walk(there, [(130, WORD, 0, 0)]), value=0xA5A6A7A8),
         # a source that starts over, backwards, and a dimension of no steps
         Move(MoverMode.COPY, source=Walk(here, [(3, 96, 0, 0)]), target=Walk(there, [(0, 8, 0, 0), (8, WORD, 0, 0)])),
-        Move(MoverMode.COPY, source=Walk(here + 640, [(4, -128, 0, 0), (2, WORD, 0, 0)]), target=Walk(there, [(8, WORD, 0, 0)])),
+        Move(MoverMode.COPY, source=Walk(here + 640, [(4, -128, 0, 0), (2, WORD, 0, 0)]),
+             target=Walk(there, [(8, WORD, 0, 0)])),
         # a window with padding before it and behind it
         Move(MoverMode.COPY, source=Walk(here, padded, [(-1, 2), (-1, 1)]), target=Walk(there, padded), value=7),
         Move(MoverMode.GENERATE, target=Walk(there, [(30, WORD, 0, 0)]), seed=0x0123456789ABCDEF),
@@ -246,8 +250,8 @@ def directed() -> list[Move]:
 
 
 def life(seed: int, moves: int, elements: int):
-    """A generator that says what the host does: it is sent whether the mover is busy at the start of each cycle and yields
-    the register write in force in that cycle, or None; it ends when nothing more is to come."""
+    """A generator that says what the host does: it is sent whether the mover is busy at the start of each cycle and
+    yields the register write in force in that cycle, or None; it ends when nothing more is to come."""
     chance = random.Random(f"{seed} life")
     busy = yield None
     for item in [*directed(), *(move(chance, elements=elements) for _ in range(moves))]:

@@ -19,7 +19,8 @@ from support.harness import run_bench  # noqa: E402
 
 def live(simulator="icarus", *, latency=20, pace=1, fault=None, **environment):
     rig = MoverRig(memory_bytes=BYTES, dram={"latency": latency, "cycles_per_word": pace}, fault=fault)
-    return run_bench(rig, "bench_mover", name="mover_rig", simulator=simulator, latency=latency, pace=pace, **environment)
+    environment |= {"latency": latency, "pace": pace}
+    return run_bench(rig, "bench_mover", name="mover_rig", simulator=simulator, **environment)
 
 
 def hostile(simulator="icarus", *, fault=None, **environment):

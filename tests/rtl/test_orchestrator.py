@@ -66,7 +66,7 @@ def test_every_agent_fault_is_planted():
 
 
 GOOD = {"x": 1, "y": 1, "rows": (1,), "holds": True, "grid_hi": 2, "credit_limit": 8, "memory_ports": 1,
-        "staging_flits": 4, "tx_depth": 4, "rx_depth": 4}  # fmt: skip
+        "staging_flits": 4, "tx_depth": 4, "rx_depth": 4, "mover": False}  # fmt: skip
 
 
 @pytest.mark.parametrize(

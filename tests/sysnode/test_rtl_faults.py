@@ -104,7 +104,8 @@ def test_the_command_plants_faults_in_gates(fault, status, shown, capsys):
 @pytest.mark.parametrize(
     "faults, reason",
     [
-        ({"cluster1": "lane-tie"}, "faults at cluster1: mm_mesh has r11, r21, cluster0, vector0, mag0, agent, window"),
+        ({"cluster1": "lane-tie"}, "faults at cluster1: mm_mesh has r11, r21, cluster0, vector0, mag0, agent, window, mover"),
+        ({"mover": "no-such"}, "mover of mm_mesh has no fault 'no-such'; there are: walker-stride-unsigned"),
         ({"cluster0": "no-such"}, "cluster0 of mm_mesh has no fault 'no-such'; there are: cluster-bank-stuck"),
         ({"r31": "lost-hold"}, "faults at r31"),
     ],

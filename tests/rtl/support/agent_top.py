@@ -27,7 +27,7 @@ class AgentTop(wiring.Component):
     def __init__(self, machine: Machine, *, orchestrator: str | None = None, port: str | None = None,
                  host_port: str | None = None, side: str | None = None):  # fmt: skip
         self.machine = machine
-        self.orchestrator = Orchestrator.of(machine, fault=orchestrator, host_port=host_port, side=side)
+        self.orchestrator = Orchestrator.of(machine, mover=False, fault=orchestrator, host_port=host_port, side=side)
         self.port_fault = port
         self.own = machine.agent.own_endpoint
         self.count = 1 if self.own else len(machine.ports)
