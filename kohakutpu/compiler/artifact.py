@@ -225,7 +225,8 @@ class Writer:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A compiled kernel. `extents` holds the dims; `mantissa` is that of the accumulators it was compiled for."""
+    """A compiled kernel. `extents` holds the dims; `mantissa` is that of the accumulators it was compiled for. `reaches` has
+    the buffers past whose end whole runs go: bytes from its address."""
 
     kernel: str
     reference: str  # file:line of the kernel
@@ -242,6 +243,7 @@ class Artifact:
     statements: tuple[StatementRecord, ...]
     writers: tuple[Writer, ...]
     notes: tuple[str, ...] = field(default=())
+    reaches: Mapping[str, int] = field(default_factory=dict)
 
     def buffer(self, name: str) -> BufferImage:
         """The buffer of that name."""
@@ -271,8 +273,8 @@ class Artifact:
 
     @property
     def peak_bytes(self) -> int:
-        """Memory that the buffers need, from address 0 to the end of the last one."""
-        return max(image.address + image.bytes for image in self.buffers)
+        """The first byte of memory behind all that a run touches: buffers, and where whole runs go past their ends."""
+        return max(image.address + max(image.bytes, self.reaches.get(image.name, 0)) for image in self.buffers)
 
     @property
     def flit_count(self) -> int:
@@ -405,7 +407,7 @@ class Artifact:
             ],
             "statements": [asdict(s) for s in self.statements],
             "writers": [[w.buffer, w.statement, list(w.instance), list(w.low), list(w.high)] for w in self.writers],
-            "notes": list(self.notes),
+            "notes": list(self.notes), **({"reaches": dict(sorted(self.reaches.items()))} if self.reaches else {}),
         }  # fmt: skip
 
     @cached_property
@@ -466,7 +468,7 @@ class Artifact:
             r["machine_digest"], r["mantissa"], buffers, stages, rounds,
             tuple(StatementRecord(**s) for s in r["statements"]),
             tuple(Writer(b, s, tuple(i), tuple(low), tuple(high)) for b, s, i, low, high in r["writers"]),
-            tuple(r["notes"]),
+            tuple(r["notes"]), {name: int(size) for name, size in r.get("reaches", {}).items()},
         )  # fmt: skip
 
 

@@ -83,7 +83,8 @@ def assign(
         read = [n for n in needs.operands if program.buffers[n].role == "in" and n not in needs.group]
         if name not in read:
             listed = ", ".join(read) or "none"
-            raise CompileError(f"preq: {name} is not an input that only products read; those are {listed}")
+            line = program.buffers[name].source if name in program.buffers else trace.source
+            raise CompileError(f"preq: {name} is not an input that only products read; those are {listed}", line)
     copies: list[Need] = []
     for name in program.buffers:
         members = sorted(needs.group.get(name, {name}), key=list(program.buffers).index)

@@ -322,7 +322,7 @@ class Compilation:
                     constants[name] = BufferImage(name, "constant", (size,), layout, 1, layout.bytes, 0, fill=pattern)
             elif isinstance(stage, RelayoutStage) and self.options.relayout == "machine":
                 source, target = images[stage.source], images[stage.target]
-                far = relayout.read_bytes(source.layout, target.layout) + (source.copies - 1) * source.stride
+                far = relayout.read_bytes(source.layout, target.layout, self.cuts[stage.target]) + (source.copies - 1) * source.stride
                 held = reach.get(stage.source, Reach())
                 reach[stage.source] = Reach(max(held.read, far), held.written)
         order = {"in": 0, "out": 0, "constant": 0, "temp": 1}
@@ -404,6 +404,7 @@ class Compilation:
                 for place, queues in enumerate(phases, 1):
                     rounds += schedule(number, record.unit, queues, credit, staging, ends=place == len(phases))
         trace = self.trace
+        reaches = ((name, max(far.read, far.written)) for name, far in self.reach.items() if name in self.images)
         return Artifact(
             kernel=trace.name,
             reference=trace.source.short,
@@ -423,6 +424,7 @@ class Compilation:
             rounds=tuple(rounds),
             statements=tuple(StatementRecord(s.id, s.source.short, s.source.text) for s in trace.statements),
             writers=tuple(writers),
+            reaches={name: end for name, end in reaches if end > self.images[name].bytes},
         )
 
     def _spread(self) -> list[int]:

@@ -219,11 +219,11 @@ def _blocks(source: Layout, target: Entry) -> int:
     return min(target.columns // KBLOCK, wanted)
 
 
-def read_bytes(source: Layout, target: Entry) -> int:
-    """Bytes of one copy of the source that are read: whole row groups, past its last row."""
+def read_bytes(source: Layout, target: Entry, cut: Shape) -> int:
+    """Bytes of one copy of the source that are read: the row groups of whole runs, past its last row."""
     if isinstance(source, Tile):
         return source.bytes
-    return 2 * target.columns * _ceil(target.rows, LANES * target.groups)
+    return 2 * target.columns * _ceil(target.rows, LANES * cut.groups)
 
 
 def _ceil(value: int, grain: int) -> int:

@@ -142,8 +142,9 @@ def test_the_side_of_an_upload_matters(run, preq):
 def test_what_cannot_be_quantised_ahead_is_refused(bench):
     shapes = {"x": (16, 64), "w": (16, 64), "r": (16, 16)}
     for preq, reason in ((("r",), "r is not an input that only products read; those are x, w"), (("q",), "q is not an")):
-        with pytest.raises(CompileError, match=reason):
+        with pytest.raises(CompileError, match=reason) as refused:
             compile_kernel(linear_add, bench, shapes, {"gm": 2, "gn": 2}, Options(preq=preq))
+        assert refused.value.source is not None
     with pytest.raises(CompileError, match="the published programs have no operands that are quantised"):
         Options("published", preq=("x",))
     with pytest.raises(CompileError, match="expected a collection of operands' names"):
