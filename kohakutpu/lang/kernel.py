@@ -140,10 +140,16 @@ class Kernel:
     KIND = "a kernel of tiles"  # for messages, beside kernels of other languages
 
     def __init__(self, function: Callable):
+        if not isinstance(getattr(function, "__code__", None), CodeType):
+            raise KernelError(f"kernel: expected a function, got {type(function).__name__}", here())
         functools.update_wrapper(self, function)
         self.name = function.__name__
         code = function.__code__
         self.source = definition(code.co_filename, code.co_firstlineno)
+        if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+            raise KernelError(
+                f"{self.name} is a generator or `async`, whose body does not run when it is called; a kernel is a plain function", self.source
+            )
         self.function = function
         self.ports: dict[str, Buffer] = {}
         self.knobs: dict[str, object] = {}

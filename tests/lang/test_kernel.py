@@ -1,5 +1,6 @@
 """Declaring kernels, binding shapes, finding kernels by name."""
 
+import functools
 import sys
 from pathlib import Path
 
@@ -74,6 +75,27 @@ def test_a_parameter_needs_a_default():
         kernel(lambda x=L.In(M), y=L.Out(M), *, scale: None)
     with pytest.raises(KernelError, match="neither a port nor a knob"):
         kernel(lambda x=L.In(M), y=L.Out(M), *rest: None)
+
+
+def test_what_does_not_run_when_it_is_called_is_no_kernel():
+    def yields(x=L.In(M), y=L.Out(M)):
+        y <<= x
+        yield
+
+    async def awaits(x=L.In(M), y=L.Out(M)):
+        y <<= x
+
+    for function in (yields, awaits):
+        with pytest.raises(KernelError, match=f"{function.__name__} is a generator or `async`.* a plain function") as caught:
+            kernel(function)
+        assert caught.value.source is not None
+
+
+@pytest.mark.parametrize("given", [3, None, np.add, functools.partial(print), matmul, type])
+def test_what_is_no_function_is_no_kernel(given):
+    with pytest.raises(KernelError, match=f"kernel: expected a function, got {type(given).__name__}") as caught:
+        kernel(given)
+    assert caught.value.source is not None
 
 
 def test_a_kernel_is_not_called():
