@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FunctionType, ModuleType
 
 from kohakutpu.lang.kernel import Kernel
 from kohakutpu.lang.kernel import load as load_object
+from kohakutpu.lang.source import KernelError, at
 from kohakutpu.machine import load
 from kohakutpu.session import Session
 
@@ -37,6 +41,20 @@ def _is_model(module: ModuleType, value: object) -> bool:
     return isinstance(value, FunctionType) and value.__module__ == module.__name__ and value.__code__.co_argcount > 0
 
 
+@contextmanager
+def _refusing(file: str) -> Iterator[None]:
+    """An error of Python's in the model's file is refused with its line there, as one in the body of a kernel is."""
+    try:
+        yield
+    except KernelError:
+        raise
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        if not lines or hasattr(error, "exit_status"):
+            raise
+        raise KernelError(f"{type(error).__name__}: {error}", at(file, lines[-1])) from error
+
+
 def main(args: argparse.Namespace) -> int:
     machine, shapes, knobs = load(args.machine), shapes_of(args), knobs_of(args)
     build = load_object(args.model, (FunctionType, Kernel), "model", _is_model)
@@ -49,10 +67,14 @@ def main(args: argparse.Namespace) -> int:
         inspect.signature(build).bind(session, **knobs)
     except TypeError as error:
         raise ArgumentError(f"{args.model} is given a session and {knobs or 'no knobs'}: {error}") from error
-    function = build(session, **knobs)
+    file = build.__code__.co_filename
+    with _refusing(file):
+        function = build(session, **knobs)
     if not callable(function):
         raise ArgumentError(
             f"{args.model} returned {type(function).__name__}: expected a model function, to be planned"
         )
-    print(session.plan(function, **shapes).summary())
+    with _refusing(file):
+        plan = session.plan(function, **shapes)
+    print(plan.summary())
     return 0

@@ -410,6 +410,24 @@ def test_plan_names_the_models_of_a_file_and_finds_modules_beside_it(call, tmp_p
         )  # fmt: skip
 
 
+def test_an_error_of_pythons_in_a_model_is_refused_with_its_line(call, tmp_path):
+    """In the function that pins, and in the model function that it returns."""
+    (tmp_path / "broken.py").write_text(
+        "from kohakutpu.kernels.elementwise import gelu\n"
+        "from kohakutpu.session import call\n"
+        "def added(session):\n"
+        "    return lambda x: call(gelu, x=x) + x\n"
+        "def divided(session):\n"
+        "    return 1 / 0\n"
+    )
+    for name, said in (
+        ("added", "4: TypeError: unsupported operand type(s) for +: 'Tensor' and 'Tensor'\n    return lambda"),
+        ("divided", "6: ZeroDivisionError: division by zero\n    return 1 / 0"),
+    ):
+        status, out, err = call("plan", f"{tmp_path}/broken.py:{name}", "--machine", "quad", "--shape", "x=2x32")
+        assert status == 2 and not out and err.startswith(f"kohakutpu plan: {tmp_path}/broken.py:{said}"), err
+
+
 def test_commands_of_tiles_say_what_an_xpu_kernel_is(call):
     saxpy = f"{ROOT}/examples/saxpy_xpu.py:saxpy"
     for words, expected in ((["run", saxpy, "--random", "1"], "kernel of tiles"), (["plan", saxpy], "model")):
