@@ -93,6 +93,8 @@ def trace(session: Session, function: Callable[..., object], name: str, shapes: 
     """
     if isinstance(function, Kernel):
         raise SessionError(f"{function.name} is a kernel: a plan is made of a function that calls it", caller())
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise SessionError(f"{name} is a generator or asynchronous: calling it runs nothing; expected a plain function", caller())
     graph = Graph(session, name)
     for port, shape in shapes.items():
         if not isinstance(shape, tuple) or not shape or not all(type(n) is int and n > 0 for n in shape):

@@ -129,7 +129,7 @@ class Session:
         key = tensor, image.layout, image.copies
         if key not in self._slots:
             others = any(slot.tensor is tensor for slot in self._slots.values())
-            name = fresh(f"{tensor.name}@{image.layout.key}") if others or tensor.base else tensor.name
+            name = fresh(f"{tensor.name}@{image.layout.key}") if others or tensor.base is not None else tensor.name
             image = replace(image, name=name, role="in", shape=tensor.shape, address=0)
             self._slots[key] = Slot(name, "pinned", image, tensor)
         return self._slots[key]

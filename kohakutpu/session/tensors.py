@@ -74,6 +74,15 @@ class Tensor:
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name}{list(self.shape)}>"
 
+    def __bool__(self) -> bool:
+        """Refused inside a model function, which is traced for all values."""
+        if self.session.tracing is None:
+            return True
+        raise SessionError(
+            f"{self.name} is a tensor of a model function, which runs before there are values: it cannot be branched on (if, not, and, or)",
+            caller(),
+        )
+
     def named(self, name: str) -> Tensor:
         """The same tensor, under another name in plans and messages."""
         if self.kind != "result" or self.graph is None:
@@ -86,15 +95,17 @@ class Tensor:
     @property
     def root(self) -> Tensor:
         """The tensor itself, or what it is a view of."""
-        return self.base or self
+        return self if self.base is None else self.base
 
-    def reshape(self, *shape: int) -> Tensor:
+    def reshape(self, *shape: int | tuple[int, ...]) -> Tensor:
         """The same elements, row-major, in another shape, for kernels to read: as they lie, where they lie row by row, or out of
         tiles after a copy; what does not lie in one run is refused when it is read (`docs/models.md`).
 
         Raises SessionError for a shape that has another number of elements.
         """
         self.require(caller())
+        given = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+        shape = tuple(int(n) if isinstance(n, np.integer) else n for n in given)
         if not all(type(n) is int and n > 0 for n in shape) or math.prod(shape) != math.prod(self.shape) or not shape:
             raise SessionError(
                 f"{self.name}{list(self.shape)} has {math.prod(self.shape)} elements, which {list(shape)} is no shape of", caller()

@@ -312,7 +312,7 @@ def test_reshaped_tensors_are_read_as_they_lie():
         wide = call(scale, x=n.reshape(24, 128), s=2.0).named("wide")
         e = call(matmul, a=n.reshape(96, 32), b=w.reshape(128, 32), **TILE).named("e")
         deep = call(row_sum, x=wide.reshape(3, 16, 64)).named("deep")  # 16 rows of 64 are a page
-        assert n.reshape(24, 128) is n.reshape(24, 128) and n.reshape(24, 128).reshape(48, 64) is n
+        assert n.reshape(24, 128) is n.reshape((24, 128)) is n.reshape(np.int64(24), 128) and n.reshape(24, 128).reshape(48, 64) is n
         return e, deep, n
 
     plan = session.plan(model, x=(24, 128))
@@ -324,6 +324,28 @@ def test_reshaped_tensors_are_read_as_they_lie():
     assert (flat.read() == n.read().reshape(3, 1024)).all() and flat.shape == (3, 1024)
     again = call(scale, x=flat, s=0.5)
     assert (again.read() == n.read().reshape(3, 1024) * np.float16(0.5)).all()
+
+
+def test_python_does_not_branch_on_a_tensor():
+    session = on_model()
+
+    def model(x):
+        return call(softmax, x=x) if x else None
+
+    with pytest.raises(SessionError, match=r"x is a tensor of a model function.*cannot be branched on(?s:.*)if x else None"):
+        session.plan(model, x=(4, 32))
+
+
+def test_a_model_that_runs_nothing_is_refused():
+    async def later(x):
+        return call(softmax, x=x)
+
+    def some(x):
+        yield call(softmax, x=x)
+
+    for model in (later, some):
+        with pytest.raises(SessionError, match=f"{model.__name__} is a generator or asynchronous"):
+            on_model().plan(model, x=(4, 32))
 
 
 @pytest.mark.parametrize("relayout", ["machine", "host"])
@@ -343,7 +365,7 @@ def test_a_reshaped_result_in_tiles_is_copied_into_rows(relayout):
 def test_shapes_that_are_refused():
     session = on_model()
     x = session.pin("x", numbers(2, 12, 32))
-    for shape in ((), (768, 0), (-1, 32), (7, 100), (2.0, 384), ((2, 384),)):
+    for shape in ((), (768, 0), (-1, 32), (7, 100), (2.0, 384), ([2, 384],), ((7, 100),)):
         with pytest.raises(SessionError, match=r"x\[2, 12, 32\] has 768 elements, which .* is no shape of"):
             x.reshape(*shape)
     n = call(softmax, x=x)
