@@ -32,7 +32,8 @@ from .kernel_options import (
 )  # fmt: skip
 
 HELP = "model and gates side by side, compared in every cycle"
-EXTENTS = (64, 32)  # of every dim, the first that the machine takes
+# Of every dim, and of those in front of the last axis of operands of three and more; the first that the machine takes.
+EXTENTS = ((64, 8), (32, 8), (32, 4))
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,15 +80,17 @@ def compiled(kernel: Kernel, machine: Machine, args: argparse.Namespace) -> tupl
     names = [port.name for port in kernel.inputs]
     if unknown := sorted(shapes.keys() - set(names)):
         raise ArgumentError(f"{kernel.name} has no operand {', '.join(unknown)}; it has {', '.join(names)}")
-    for extent in EXTENTS:
-        axes = [axis for port in kernel.inputs for axis in port.shape if isinstance(axis, Expr)]
+    ports = [[axis for axis in port.shape if isinstance(axis, Expr)] for port in kernel.inputs]
+    front = {name for axes in ports if len(axes) > 2 for axis in axes[:-1] for name in names_in(axis)}
+    for extent, less in EXTENTS:
         lead = (extent, extent // 2) if any(port.whole for port in kernel.ports.values()) else ()
-        found = Extents({name: extent for axis in axes for name in names_in(axis)}, lead)
+        every = {name for axes in ports for axis in axes for name in names_in(axis)}
+        found = Extents({name: less if name in front else extent for name in every}, lead)
         chosen = {port.name: shapes.get(port.name, port.logical_shape(found)) for port in kernel.inputs}
         try:
             artifact = compile_kernel(kernel, machine, chosen, knobs_of(args), options_of(args))
         except CompileError:
-            if shapes or extent == EXTENTS[-1]:
+            if shapes or (extent, less) == EXTENTS[-1]:
                 raise
             continue
         break
