@@ -281,11 +281,21 @@ class Artifact:
         return sum(len(round_.flits) for round_ in self.rounds)
 
     def writer_of(self, name: str, index: tuple[int, ...]) -> tuple[StatementRecord, tuple[int, ...]]:
-        """The statement and instance that wrote an element last, in program order."""
-        for writer in reversed(self.writers):
-            if writer.buffer == name and all(
-                a <= i < b for a, i, b in zip(writer.low, index, writer.high, strict=True)
-            ):
+        """The statement and instance that wrote an element last, in program order.
+
+        Raises TypeError for what is no name or no tuple with an integer for each axis, KeyError for what nothing writes.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"writer_of: expected the name of a buffer, such as 'y', got {type(name).__name__}")
+        written = [writer for writer in self.writers if writer.buffer == name]
+        if not written:
+            raise KeyError(f"no statement writes {self.buffer(name).name}, which is {self.buffer(name).role!r}")
+        axes = len(written[0].low)
+        if not isinstance(index, tuple) or len(index) != axes or not all(isinstance(i, (int, np.integer)) for i in index):
+            wanted = counted(axes, "integer", f"for an element of {name}")
+            raise TypeError(f"writer_of: expected a tuple of {wanted}, got {index!r}")
+        for writer in reversed(written):
+            if all(a <= i < b for a, i, b in zip(writer.low, index, writer.high, strict=True)):
                 return self.statements[writer.statement], writer.instance
         raise KeyError(f"no statement writes {name}{list(index)}")
 
@@ -322,7 +332,11 @@ class Artifact:
     # ---- text ----
 
     def summary(self) -> str:
-        """A page for people: what was compiled, how much of everything, and where the buffers are."""
+        """A page for people: what was compiled, how much of everything, and where the buffers are.
+
+        `kohakutpu compile` prints `explain.summary(artifact, machine)`: this, and images, descriptors, places in L1, the most memory
+        in use and the predicted cycles, which need the machine.
+        """
         kinds = ", ".join(f"{count} {name}" for name, count in self.kinds().items())
         lines = [
             f"{self.kernel} for {self.machine}: {counted(self.flit_count, 'flit')} ({kinds}), {counted(len(self.rounds), 'round')}",

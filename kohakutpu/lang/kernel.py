@@ -104,7 +104,10 @@ def row_index(count, period=None) -> Handle:
     source = here()
     known = {"period": period} if period is not None else {}
     if isinstance(period, Expr):
-        raise KernelError(f"the period {period} is not a number while the kernel is traced; use a knob", source)
+        raise KernelError(
+            f"the period {period} is not a number while the kernel is traced; use a knob, or leave the period away to count all rows",
+            source,
+        )
     if period is not None:
         positive(period, "row_index: period", source)
     return _counted((count, 1), lambda shape: np.arange(shape[0]).reshape(shape) % known.get("period", shape[0]))
@@ -243,7 +246,7 @@ class Kernel:
             raise recorder.broken
         recorder.require_used()
         if not recorder.body:
-            raise KernelError(f"{self.name} does nothing: its body holds no statement", self.source)
+            raise KernelError(f"{self.name} does nothing: its body holds no statement; y <<= value writes a buffer, and y = value only names a value", self.source)
         if recorder.never_written:
             names = ", ".join(buffer.name for buffer in recorder.never_written)
             raise KernelError(f"{self.name} never writes {names}", recorder.never_written[0].source)

@@ -7,6 +7,10 @@ from typing import NoReturn
 
 from .source import KernelError, here
 
+TRANSPOSED = (
+    "y[j, i] <<= a product of w[j, k] @ x[i, k], whose result is transposed (kohakutpu.kernels.linear_transposed), "
+    "or store the array transposed before it is uploaded"
+)
 # What is written with other libraries, or with Python alone, in the language.
 SPELLINGS = {
     "exp": "exp2(v * log2(e))", "exp2": "exp2(v)", "expm1": "exp2(v * log2(e)) - 1", "log": "log2(v) * ln(2)", "log2": "log2(v)",
@@ -19,6 +23,7 @@ SPELLINGS = {
     "negative": "-a", "pow": "v * v for a square, else exp2(log2(v) * p)", "power": "v * v for a square, else exp2(log2(v) * p)",
     "sigmoid": "sigmoid(v)", "silu": "silu(v)", "relu": "relu(v)", "gelu": "gelu(v)", "sign": "where(less(v, 0), -1, 1)",
     "less": "where(less(a, b), t, f)", "greater": "where(greater(a, b), t, f)", "equal": "where(equal(a, b), t, f)",
+    "T": TRANSPOSED, "transpose": TRANSPOSED,
     "matmul": "acc += a[i, k] @ b[j, k]", "dot": "acc += a[i, k] @ b[j, k]",
 }  # fmt: skip
 CHOOSE = "to choose element by element write where(less(a, b), t, f), or greater or equal"

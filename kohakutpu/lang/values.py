@@ -370,7 +370,8 @@ class Part(Elementwise):
             if isinstance(leaf, SliceLeaf):
                 wanted = {2: self.slice.indices, 1: self.slice.indices[1:]}[len(leaf.slice.indices)]
                 axes = self.slice.axes[-len(wanted) :]
-                if leaf.slice.indices != wanted or [(a.kind, a.per) for a in leaf.slice.axes] != [(a.kind, a.per) for a in axes]:
+                alike = all(map(same, leaf.slice.indices, wanted))
+                if not alike or [(a.kind, a.per) for a in leaf.slice.axes] != [(a.kind, a.per) for a in axes]:
                     raise KernelError(
                         f"{Expression((leaf,)).text()} does not meet the tile that is written: it must be indexed "
                         f"like {self.slice.buffer}, or by its column index alone",

@@ -123,7 +123,25 @@ def test_later_statements_win():
         y <<= y * 2
 
     artifact = compile_kernel(twice, load("quad"), {"x": (40,)})
-    assert artifact.writer_of("y", (3,))[0].id == 1
+    assert artifact.writer_of("y", (3,))[0].id == artifact.writer_of("y", (np.int64(3),))[0].id == 1
+
+
+@pytest.mark.parametrize(
+    "name, index, error, message",
+    [
+        ("y", 5, TypeError, "writer_of: expected a tuple of 2 integers for an element of y, got 5"),
+        ("y", (0,), TypeError, r"a tuple of 2 integers for an element of y, got \(0,\)"),
+        ("y", (0, 1.5), TypeError, r"a tuple of 2 integers for an element of y, got \(0, 1.5\)"),
+        ("q", (0, 0), KeyError, "has no buffer 'q'; it has "),
+        ("x", (0, 0), KeyError, "no statement writes x, which is 'in'"),
+        (None, (0, 0), TypeError, "expected the name of a buffer, such as 'y', got BufferImage"),
+    ],
+)
+def test_an_element_that_is_none_is_refused_by_name(bench, name, index, error, message):
+    artifact = made("fused", bench)
+    with pytest.raises(error, match=message) as found:
+        artifact.writer_of(artifact.outputs[0] if name is None else name, index)
+    assert len(str(found.value)) < 120
 
 
 def test_buffers_by_name(bench):

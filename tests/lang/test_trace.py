@@ -196,6 +196,9 @@ REFUSED = [
     (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y[i, j], acc + r)), "r stands for the whole buffer"),
     (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y[i, j], acc + b[i])), "the index i divides an axis of M"),
     (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y[i, j], acc + r[i, j + 1])), "does not meet the tile"),
+    (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y[i, j], acc + r[i, r.columns(2).at(0)])),
+     r"r\[i, 0\] does not meet the tile that is written: it must be indexed like y"),
+    (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y[i, y.columns(2).at(0)], acc + r[i, j])), "does not meet the tile"),
     (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y[i, j], L.tile(2, 2, 1))), "before anything was accumulated"),
     (in_units(lambda x, w, r, b, y, z, i, j, acc: store(y[i, j], L.tile(4, 2, 1))),
      "y is tiled 2x2 and the accumulator is 4x2"),
@@ -228,7 +231,7 @@ REFUSED = [
     (at_top(lambda x, w, r, b, y, z: units()), "units needs at least one axis"),
     (at_top(lambda x, w, r, b, y, z: units(3, 4, names=("a",)).__enter__()), "2 axes and 1 names"),
     (at_top(leave_early), "left early"),
-    (at_top(lambda x, w, r, b, y, z: None), "does nothing"),
+    (at_top(lambda x, w, r, b, y, z: None), "does nothing: .* y <<= value writes a buffer, and y = value"),
 ]  # fmt: skip
 
 
