@@ -116,8 +116,9 @@ def _vector_use(artifact: Artifact, number: int) -> list[str]:
 
 
 def explain(artifact: Artifact, machine: Machine, simulated: Sequence[float] | None = None,
-            better: Sequence[Choice] = ()) -> str:  # fmt: skip
-    """What limits each stage and what moves it; beside the prediction the cycles of a run, if there was one."""
+            better: Sequence[tuple[Choice, int | None]] = ()) -> str:  # fmt: skip
+    """What limits each stage and what moves it; beside the prediction the cycles of a run, if there was one. `better` are
+    tiles with the predicted cycles of the whole kernel, or None for the estimate of the products that the choice has."""
     prediction = predict(artifact, machine)
     lines = [f"{artifact.kernel} on {machine.name}: {prediction.cycles:,} cycles predicted{_beside(prediction, simulated)}"]
     for number, (stage, time) in enumerate(zip(artifact.stages, prediction.stages, strict=True)):
@@ -143,12 +144,23 @@ def explain(artifact: Artifact, machine: Machine, simulated: Sequence[float] | N
         if stage.helpers:
             lines.append(f"  {_parts(artifact, number)}")
     lines += _padding(artifact)
-    held = {name: artifact.knobs[name] for name in (*KNOBS, KSPLIT) if name in artifact.knobs}
-    for choice in better:
-        knobs = " ".join(f"{name}={value}" for name, value in choice.knobs.items())
-        mark = " (now)" if choice.knobs == held else ""
-        lines.append(f"tile {knobs}: about {choice.cycles:,.0f} cycles for the products{mark}")
+    for choice, cycles in better:
+        knobs = " ".join(f"{name}={value}" for name, value in shown(artifact, choice).items())
+        mark = " (now)" if taken(artifact, choice) else ""
+        rough = f"about {choice.cycles:,.0f} cycles for the products, a rough estimate to choose by: what overlaps is left out"
+        lines.append(f"tile {knobs}: {rough if cycles is None else f'{cycles:,} cycles predicted'}{mark}")
     return "\n".join(lines)
+
+
+def shown(artifact: Artifact, choice: Choice) -> dict[str, int]:
+    """The knobs of a tile that the artifact's kernel has."""
+    return {name: value for name, value in choice.knobs.items() if name in artifact.knobs or name == KSPLIT}
+
+
+def taken(artifact: Artifact, choice: Choice) -> bool:
+    """Whether the artifact was compiled for this tile and these parts of K."""
+    held = {name: artifact.knobs[name] for name in (*KNOBS, KSPLIT) if name in artifact.knobs}
+    return {KSPLIT: 1, **held} == {**shown(artifact, choice), KSPLIT: choice.ksplit}
 
 
 def _parts(artifact: Artifact, number: int) -> str:

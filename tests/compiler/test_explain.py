@@ -96,3 +96,32 @@ def test_the_command(capsys):
     assert "cycles predicted, " in out and " simulated (" in out and "limited by" in out and "(now)" in out
     assert main(["explain", "kohakutpu.kernels:matmul", "--machine", "quad", "--shape", "a=32x64"]) == 2
     assert "no shape for b" in capsys.readouterr().err
+
+
+def tiles_of(capsys, *arguments):
+    """The lines of tiles: their knobs, and what is said of each."""
+    assert main(["explain", *arguments]) == 0
+    out = capsys.readouterr().out
+    return out, [tuple(line.removeprefix("tile ").split(": ")) for line in out.splitlines() if line.startswith("tile ")]
+
+
+def test_tiles_have_the_cycles_that_compiling_them_predicts(capsys):
+    shapes = {"a": (32, 256), "b": (64, 256)}
+    given = ["kohakutpu.kernels:matmul", "--machine", "quad", "--shape", "a=32x256", "--shape", "b=64x256", "--ksplit", "2"]
+    out, lines = tiles_of(capsys, *given)
+    assert len(lines) == 5 and [knobs for knobs, said in lines if "(now)" in said] == ["gm=8 gn=8 nk=2 ksplit=2"]
+    machine, cycles = load("quad"), []
+    for knobs, said in lines:
+        made = compile_kernel(matmul, machine, shapes, {name: int(n) for name, n in (k.split("=") for k in knobs.split())})
+        cycles.append(predict(made, machine).cycles)
+        assert said.removesuffix(" (now)") == f"{cycles[-1]:,} cycles predicted"
+        if said.endswith("(now)"):
+            assert f"matmul on quad: {cycles[-1]:,} cycles predicted" in out
+    assert cycles == sorted(cycles)
+
+
+def test_tiles_of_a_large_product_are_estimates_and_say_so(capsys):
+    given = ["kohakutpu.kernels:matmul", "--machine", "quad", "--shape", "a=512x1024", "--shape", "b=512x1024"]
+    _, lines = tiles_of(capsys, *given)
+    assert lines and all("a rough estimate to choose by" in said for _, said in lines)
+    assert any("(now)" in said for _, said in lines)
