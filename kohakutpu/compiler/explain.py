@@ -147,7 +147,7 @@ def explain(artifact: Artifact, machine: Machine, simulated: Sequence[float] | N
     for choice, cycles in better:
         knobs = " ".join(f"{name}={value}" for name, value in shown(artifact, choice).items())
         mark = " (now)" if taken(artifact, choice) else ""
-        rough = f"about {choice.cycles:,.0f} cycles for the products, a rough estimate to choose by: what overlaps is left out"
+        rough = f"about {choice.cycles:,.0f} cycles for the products, a rough estimate to choose by: much that overlaps is left out"
         lines.append(f"tile {knobs}: {rough if cycles is None else f'{cycles:,} cycles predicted'}{mark}")
     return "\n".join(lines)
 

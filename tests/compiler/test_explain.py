@@ -102,7 +102,7 @@ def tiles_of(capsys, *arguments):
     """The lines of tiles: their knobs, and what is said of each."""
     assert main(["explain", *arguments]) == 0
     out = capsys.readouterr().out
-    return out, [tuple(line.removeprefix("tile ").split(": ")) for line in out.splitlines() if line.startswith("tile ")]
+    return out, [tuple(line.removeprefix("tile ").split(": ", 1)) for line in out.splitlines() if line.startswith("tile ")]
 
 
 def test_tiles_have_the_cycles_that_compiling_them_predicts(capsys):
