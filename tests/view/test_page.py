@@ -282,6 +282,42 @@ def test_the_breakdown_is_the_reports(browser, tmp_path, any_run):
     assert dict(shown) == {name: whole.states[name] for name in busy}
 
 
+COLOURS_OF_UNITS = """(() => {
+  const shown = (item) => getComputedStyle(item).backgroundColor;
+  const legend = Object.fromEntries([...document.querySelectorAll("#legend .key")].map(k => [k.textContent, shown(k.children[0])]));
+  const bars = Object.fromEntries([...document.querySelectorAll("#breakdown .stack")].map(
+    s => [s.dataset.lane, shown(s.querySelector("[data-key=computing]"))]));
+  const canvas = document.querySelector(".lane-block canvas"), pen = canvas.getContext("2d"), drawn = {};
+  laneOrder(DATA.traces[0]).forEach((lane, row) => {
+    const y = Math.round((STAGE + row * LANE + LANE - 4) * devicePixelRatio);
+    const line = pen.getImageData(0, y, canvas.width, 1).data, found = new Set();
+    for (let at = 0; at < line.length; at += 4) found.add(`rgb(${line[at]}, ${line[at + 1]}, ${line[at + 2]})`);
+    drawn[lane.name] = [...found];
+  });
+  const probe = document.body.appendChild(document.createElement("i"));
+  const gauges = Object.fromEntries([...document.querySelectorAll(".unit")].filter(u => u.querySelector(".gauge")).map(u => {
+    probe.style.background = u.querySelector(".gauge").getAttribute("fill");
+    return [u.dataset.unit, shown(probe)];
+  }));
+  probe.remove();
+  return [legend, bars, drawn, gauges];
+})()"""
+
+
+@needs_browser
+def test_units_have_the_colours_of_the_legend(browser, tmp_path, quad):
+    """Bars, timeline and mesh: a cluster that computes is green, a vector core teal, as the legend says."""
+    show(browser, tmp_path, [quad])
+    legend, bars, drawn, gauges = browser.run(COLOURS_OF_UNITS)
+    array, vector = legend["array computes"], legend["vector computes"]
+    assert array != vector
+    units = {f"{kind}{n}": colour for kind, colour in (("cluster", array), ("vector", vector)) for n in range(4)}
+    assert bars == units
+    assert {name: gauges[name] for name in units} == units
+    for name, colour in units.items():
+        assert [each in drawn[name] for each in (array, vector)] == [colour == array, colour == vector], name
+
+
 @needs_browser
 def test_traces_beside_each_other(browser, tmp_path, fused, staged):
     first, other = show(browser, tmp_path, [fused, staged], a="fused", b="staged")

@@ -109,6 +109,8 @@ const COLOURS = {
   both: "both",
 };
 const colour = (key) => theme(COLOURS[key]);
+// A vector core that computes has the colour that the machine's lane gives vector cores.
+const laneKey = (lane, s) => (lane.kind === "vector" && s.key === "computing" ? "vector" : s.key);
 
 function tip(event, text) {
   const box = at("tip");

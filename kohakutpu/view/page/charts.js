@@ -143,7 +143,7 @@ function drawBreakdown() {
             { class: "row", style: `width:${(100 * trace.cycles) / longest}%` },
             ...lane.states.map((s) =>
               make("i", {
-                style: `width:${(100 * lane.cycles[s.key]) / trace.cycles}%;background:${colour(s.key)}`,
+                style: `width:${(100 * lane.cycles[s.key]) / trace.cycles}%;background:${colour(laneKey(lane, s))}`,
                 title: `${s.label}: ${count(lane.cycles[s.key])} cycles`,
                 "data-key": s.key,
                 "data-cycles": lane.cycles[s.key],

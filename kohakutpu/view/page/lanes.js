@@ -54,7 +54,7 @@ function drawLanes(trace, canvas) {
         if (s.key === "idle") return;
         const part = (tall * lane.bins.between(row, a, b)) / (b - a);
         if (part <= 0) return;
-        pen.fillStyle = tones[s.key];
+        pen.fillStyle = tones[laneKey(lane, s)];
         pen.fillRect(pixel, y - part, 1, part);
         y -= part;
       });

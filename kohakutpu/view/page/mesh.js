@@ -178,7 +178,7 @@ function updateMesh(trace, svg) {
           y: 0,
           width: share * width,
           height: 4.5,
-          fill: colour(s.key),
+          fill: colour(laneKey(lane, s)),
           style: "stroke:none",
         });
         x += share * width;
