@@ -26,6 +26,7 @@ C, V = "cluster", "vector"
 GATED = {"x": (13, 40), "w": (21, 40), "r": (13, 21), "b": (21,)}
 TWICE = {"x": (2, 13, 40), "w": (21, 40), "r": (2, 13, 21), "b": (21,)}
 MLP = {"x": (13, 64), "up": (64, 64), "down": (64, 64)}
+SOFTMAX = {"x": (2, 13, 40), "w": (32, 40), "b": (32,)}
 PLAIN = {"x": (13, 70), "w": (21, 70)}
 BATCHED = {"x": (3, 13, 70), "w": (21, 70)}
 CASES = {  # kernel, shapes, knobs, units of the stages
@@ -38,6 +39,8 @@ CASES = {  # kernel, shapes, knobs, units of the stages
     "there and back": (turns.mlp_in_one, MLP, {"gn": 16}, [C, V, V, C]),
     "there and back, staged": (turns.mlp_in_one, MLP, {"fuse": False}, [C, V, V, C]),
     "there and back, batched": (turns.mlp_in_one, MLP | {"x": (2, 6, 64)}, {"gn": 16}, [C, V, V, C]),
+    "row sums": (turns.softmax_in_one, SOFTMAX | {"x": (6, 40)}, {}, [C, V, V, C, V]),
+    "row sums, staged": (turns.softmax_in_one, SOFTMAX, {"fuse": False}, [C, V, V, C, V]),
     "loop inside": (turns.running_mean, PLAIN, {"gn": 6, "turns": 2}, [V, C, V, V, C, V, V]),
     "loop inside, staged": (turns.running_mean, BATCHED, {"fuse": False, "turns": 2}, [V, C, V, V, C, V, V]),
     "loop outside": (turns.row_by_row, PLAIN, {}, [C, V, C, V]),
@@ -212,3 +215,17 @@ def test_any_program_of_few_steps_has_the_interpreters_bytes_or_is_refused():
 @pytest.mark.slow
 def test_many_programs():
     examine(1500)
+
+
+@pytest.mark.parametrize("columns, message", [(32, "reaches index 1 of an axis of 32"), (96, "the result y is incomplete")])
+def test_tiles_of_the_second_product_are_as_many_as_of_the_first(columns, message):
+    with pytest.raises(ValueError, match=message):
+        compile_kernel(turns.mlp_in_one, load("quad"), {"x": (8, 64), "up": (64, 64), "down": (columns, 64)})
+
+
+def test_a_product_with_ones_has_the_row_sums():
+    """Every row of the softmax adds up to 1 but for what MXFP7 and the FP16 of a result lose."""
+    random = np.random.default_rng(3)
+    operands = {name: random.normal(0, 0.3, shape).astype(np.float16) for name, shape in SOFTMAX.items()}
+    y = run_reference(turns.softmax_in_one, {}, operands, load("quad")).outputs["y"].view(np.float16).astype(np.float64)
+    assert y.min() > 0 and np.abs(y.sum(axis=-1) - 1).max() < 0.05

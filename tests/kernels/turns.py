@@ -1,10 +1,15 @@
 """Kernels in whose tilings clusters and vector cores take turns."""
 
+import math
+
+import numpy as np
+
 from kohakutpu import lang as L
 from kohakutpu.kernels.linear import product
 from kohakutpu.lang import dims, kernel, loop, units
 
 M, K, N, F = dims("M, K, N, F")
+LOG2E = math.log2(math.e)
 
 
 @kernel
@@ -47,6 +52,17 @@ def mlp_in_one(x=L.In(..., M, K), up=L.In(F, K), down=L.In(N, F), y=L.Out(..., M
         for k in loop(h.chunks32(nk)):
             acc += h[i, k] @ down[down.tiles(gn).at(f), k]
         y[i, y.columns(gn).at(f)] <<= acc
+
+
+@kernel
+def softmax_in_one(x=L.In(..., M, K), w=L.In(32, K), b=L.In(32), y=L.Out(..., M, 32), *, gm=2, gn=8, nk=1):
+    """A product with a table of ones has the sum of a row in each of its elements."""
+    ones = L.table(np.ones((32, 32)))
+    e, s = L.temp(M, 32), L.temp(M, 32)
+    with units(x.tiles(gm), w.tiles(gn)) as (i, j):
+        e[i, j] <<= L.exp2((product(x, w, i, j, gm, gn, nk) + b[j]) * LOG2E)
+        s[i, j] <<= product(e, ones, i, j, gm, gn, nk)
+        y[i, j] <<= e[i, j] / s[i, j]
 
 
 @kernel
