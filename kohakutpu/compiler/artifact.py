@@ -121,6 +121,9 @@ class Stage:
     `acks[key]` is (receiver, number of DATA_RECEIVED) of an instance that drains into a vector core; `words` counts the
     32-byte words that the stage writes to memory. `helpers[key]` are the further clusters that an instance's parts of K run
     on, in the order of the parts.
+
+    `cut` says what sets the size of a vector stage's instances: 'part', the knob; 'slice', the tiles or parts of a tiling; either with
+    ' row' or ' tiles' where each is already one row, or one row of tiles; '', nothing (fused epilogues, copies).
     """
 
     unit: str  # 'cluster', 'vector' or 'host'
@@ -131,6 +134,7 @@ class Stage:
     words: int
     move: tuple[str, str] | None = None
     helpers: Mapping[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
+    cut: str = ""
 
     @property
     def units(self) -> set[int]:
@@ -412,7 +416,8 @@ class Artifact:
                  "nodes": [[list(key), *xy(node)] for key, node in s.nodes.items()],
                  "acks": [[list(key), *xy(node), count] for key, (node, count) in s.acks.items()],
                  "statements": list(s.statements), "words": s.words, "move": list(s.move) if s.move else None,
-                 **({"helpers": [[list(key), [list(xy(n)) for n in nodes]] for key, nodes in s.helpers.items()]} if s.helpers else {})}
+                 **({"helpers": [[list(key), [list(xy(n)) for n in nodes]] for key, nodes in s.helpers.items()]} if s.helpers else {}),
+                 **({"cut": s.cut} if s.cut else {})}
                 for s in self.stages
             ],
             "rounds": [
@@ -469,7 +474,8 @@ class Artifact:
             Stage(s["unit"], tuple(s["grid"]), {tuple(key): y << 4 | x for key, x, y in s["nodes"]},
                   {tuple(key): (y << 4 | x, count) for key, x, y, count in s["acks"]}, tuple(s["statements"]),
                   s["words"], tuple(s["move"]) if s["move"] else None,
-                  {tuple(key): tuple(y << 4 | x for x, y in nodes) for key, nodes in s.get("helpers", ())})
+                  {tuple(key): tuple(y << 4 | x for x, y in nodes) for key, nodes in s.get("helpers", ())},
+                  s.get("cut", ""))
             for s in r["stages"]
         )  # fmt: skip
         rounds = tuple(

@@ -16,7 +16,7 @@ from kohakutpu.isa.cluster import Side
 from kohakutpu.lang.extents import Extents
 from kohakutpu.lang.kernel import Kernel
 from kohakutpu.lang.source import located
-from kohakutpu.lang.trace import Constant, Contract, Open, Trace
+from kohakutpu.lang.trace import Constant, Contract, Open, Store, Trace
 from kohakutpu.lang.values import positive
 from kohakutpu.machine import Machine, to_yaml
 
@@ -25,6 +25,7 @@ from .artifact import Artifact, BufferImage, Round, Stage, StatementRecord, Writ
 from .assign import assign
 from .core import CoreState
 from .deal import deal, deal_runs
+from .events import accumulators
 from .expressions import memory_constant, register_constant
 from .layouts import KBLOCK, Flat, Tile
 from .options import Options
@@ -376,7 +377,7 @@ class Compilation:
             elif isinstance(stage, RowStage):
                 plan = self.row_plans[number]
                 nodes = deal(plan.spans, list(self.units["vector"]))
-                record = Stage("vector", plan.grid, nodes, {}, _statements(stage), plan.words)
+                record = Stage("vector", plan.grid, nodes, {}, _statements(stage), plan.words, cut=f"{_cut(stage)} {plan.finest}".strip())
                 arrays = self.options.constants == "arrays"
                 streams = rows.lower(plan, nodes, self.images, states, self.extents.dims, arrays, room)
             elif isinstance(stage, RelayoutStage) and self.options.relayout == "host":
@@ -391,7 +392,7 @@ class Compilation:
             else:
                 plan = self.plans[number]
                 nodes = deal(plan.spans, list(self.units["vector"]))
-                record = Stage("vector", plan.grid, nodes, {}, _statements(stage), plan.drained(self.published))
+                record = Stage("vector", plan.grid, nodes, {}, _statements(stage), plan.drained(self.published), cut=_cut(stage))
                 streams = elementwise.lower(plan, nodes, self.images, states, self.extents.dims, self.published, room)
             stages.append(record)
             writers += writers_of(stage, self.images)
@@ -482,6 +483,12 @@ def machine_digest(machine: Machine) -> str:
 
 def _statements(stage: ElementwiseStage | RowStage) -> tuple[int, ...]:
     return (*(result.statement.id for result in stage.kept), stage.statement.id)
+
+
+def _cut(stage: ElementwiseStage | RowStage) -> str:
+    """What sets the size of an instance (`Stage.cut`): a store whose accumulator lies in memory is a statement over whole buffers."""
+    store = isinstance(stage.statement, Store) and not accumulators(stage.statement)
+    return "slice" if store or getattr(stage, "spans", ()) else "part"
 
 
 def _plain(value: object) -> object:

@@ -14,7 +14,7 @@ from kohakutpu.machine import Machine
 from kohakutpu.wording import counted
 
 from .artifact import UNIT_NAMES, Artifact
-from .predict import Prediction, predict
+from .predict import Prediction, StageTime, predict
 from .tiles import KNOBS, KSPLIT, Choice
 
 # What limits a stage, in words, and what moves it.
@@ -28,13 +28,11 @@ LIMITS = {
     ("cluster", "latency"): (
         "beginning and ending: first fetches, last drains", "smaller gm, gn and nk, or more tiles a cluster"
     ),
-    ("vector", "work"): ("the vector programs", "more cores: a smaller part or smaller tiles"),
+    ("vector", "work"): ("the vector programs", None),
     ("vector", "reading"): ("the memory ports' answers", "fewer operands a statement: fuse statements"),
     ("vector", "writing"): ("the memory ports' writes", "fewer results: fuse statements"),
-    ("vector", "handing"): ("staging and dispatch by the host", "fewer cores or runs: a larger part or larger tiles"),
-    ("vector", "latency"): (
-        "waiting: the host's polls and the memory's latency", "larger parts or tiles, or fusing the stage away"
-    ),
+    ("vector", "handing"): ("staging and dispatch by the host", None),
+    ("vector", "latency"): ("waiting: the host's polls and the memory's latency", None),
 }  # fmt: skip
 
 
@@ -133,8 +131,9 @@ def explain(artifact: Artifact, machine: Machine, simulated: Sequence[float] | N
             for name, value in (("work", time.work), ("host", time.handing), ("reads", time.reading), ("writes", time.writing))
         )
         what, knob = LIMITS[stage.unit, time.limiter]
+        knob = _vector_knob(artifact, number, time, machine) or knob
         lines.append(f"  busy: {shares}, on {time.nodes} of {counted(_units(machine, stage.unit), 'unit')}")
-        lines.append(f"  limited by {what}; moved by {knob}")
+        lines.append(f"  limited by {what}; {knob if knob.startswith('no knob') else f'moved by {knob}'}")
         idle = _units(machine, stage.unit) - time.nodes
         if stage.unit == "cluster" and idle:
             lines.append(
@@ -147,9 +146,40 @@ def explain(artifact: Artifact, machine: Machine, simulated: Sequence[float] | N
     for choice, cycles in better:
         knobs = " ".join(f"{name}={value}" for name, value in shown(artifact, choice).items())
         mark = " (now)" if taken(artifact, choice) else ""
-        rough = f"about {choice.cycles:,.0f} cycles for the products, a rough estimate to choose by: much that overlaps is left out"
+        rough = f"about {choice.cycles:,.0f} cycles for the products, a rough estimate to choose by, not to be held against the stages"
         lines.append(f"tile {knobs}: {rough if cycles is None else f'{cycles:,} cycles predicted'}{mark}")
     return "\n".join(lines)
+
+
+def _vector_knob(artifact: Artifact, number: int, time: StageTime, machine: Machine) -> str | None:
+    """What moves a vector stage's limit, where that depends on how its instances are cut; None where it does not."""
+    stage = artifact.stages[number]
+    if stage.unit != "vector":
+        return None
+    if stage.move:
+        return "no knob: the compiler chooses the cores and runs of a copy; storing in the order that is read saves it"
+    if time.limiter in ("reading", "writing"):
+        return None
+    base, _, row = stage.cut.partition(" ")
+    if time.limiter == "work":
+        if time.nodes == len(machine.vectors):
+            return "no knob: every core works; fewer operations an element would"
+        if not base:
+            return "more cores: smaller gm or gn"
+        if row == "row":
+            return "no knob: an instance is one row already"
+        if row:
+            return "more cores: a smaller gm, as an instance is one row of tiles already"
+        return "more cores: a smaller part" if base == "part" else "more cores: smaller gm, gn or parts in the tiling"
+    if not base:
+        return "larger gm or gn: fewer instances" if len(stage.nodes) > 1 else "no knob: there is one instance"
+    if len(stage.nodes) == 1:
+        return "no knob: there is one instance" + "; fusing the stage away saves it" * (time.limiter == "latency")
+    if base == "slice":
+        if row == "tiles":
+            return "larger gm: fewer instances, on fewer cores; its per-channel vector makes each a whole row of tiles"
+        return "larger gm, gn or parts of the tiling: fewer instances, on fewer cores (the knob part does not act here)"
+    return "fewer cores or runs: a larger part"
 
 
 def shown(artifact: Artifact, choice: Choice) -> dict[str, int]:

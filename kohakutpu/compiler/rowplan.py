@@ -122,6 +122,13 @@ class RowPlan:
         return any(leaf.tile for leaf in self.leaves)
 
     @property
+    def finest(self) -> str:
+        """'row' or 'tiles' where an instance has as few rows as it can: one, or those of one row of tiles; else ''."""
+        if self.per > math.lcm(*(QUAD * leaf.tile.gm for leaf in self.leaves if leaf.tile)):
+            return ""
+        return "tiles" if self.tiled else "row"
+
+    @property
     def first_descriptor(self) -> int:
         """Of the operands; those before are windows on L1."""
         return AD_QUAD + self.tiled

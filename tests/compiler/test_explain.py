@@ -1,5 +1,8 @@
 """Predicted cycles against simulated ones, and the reports made of them."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -12,6 +15,9 @@ from kohakutpu.kernels import layernorm, linear_silu, matmul, mlp, rmsnorm, row_
 from kohakutpu.kernels.attention import attention
 from kohakutpu.kernels.elementwise import gelu
 from kohakutpu.machine import load
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
+from turns import product_then_gate, scaled_operand  # noqa: E402
 
 AUTO = dict.fromkeys(("gm", "gn", "nk"), "auto")
 CASES = [
@@ -125,3 +131,40 @@ def test_tiles_of_a_large_product_are_estimates_and_say_so(capsys):
     _, lines = tiles_of(capsys, *given)
     assert lines and all("a rough estimate to choose by" in said for _, said in lines)
     assert any("(now)" in said for _, said in lines)
+
+
+def advice(kernel, shapes, knobs):
+    """Cut, busy units and what moves the limit, of each stage of vector cores on quad."""
+    machine = load("quad")
+    artifact = compile_kernel(kernel, machine, shapes, knobs)
+    assert type(artifact).from_json(artifact.to_json()) == artifact
+    said = [line for line in explain(artifact, machine).splitlines() if line.startswith("  limited")]
+    return [
+        (stage.cut, len(stage.units), line.split("; ", 1)[1])
+        for stage, line in zip(artifact.stages, said, strict=True)
+        if stage.unit == "vector"
+    ]
+
+
+def test_only_knobs_that_act_are_advised():
+    shapes = {"x": (16, 64), "up": (64, 64), "down": (64, 64)}
+    (fused,) = advice(linear_silu, {"x": (32, 64), "w": (32, 64)}, {"gm": 4, "gn": 8, "nk": 2})
+    assert fused == ("", 2, "moved by larger gm or gn: fewer instances")
+    copied = advice(mlp, shapes, {"gm": 4, "gn": 8, "nk": 1})[-1]
+    assert copied[0] == "" and copied[2].startswith("no knob: the compiler chooses the cores and runs of a copy")
+    more = "moved by more cores: a smaller part"
+    assert advice(gelu, {"x": (16, 1024)}, {}) == [("part", 2, more)]
+    assert advice(gelu, {"x": (16, 1024)}, {"part": 1024}) == [
+        ("part", 4, "no knob: every core works; fewer operations an element would")
+    ]
+    assert advice(softmax, {"x": (16, 1024)}, {}) == [("part", 2, more)]
+    wide = {"x": (3, 8192), "w": (8192,), "b": (8192,)}
+    assert advice(layernorm, wide, {"part": 1}) == [("part row", 3, "no knob: an instance is one row already")]
+    gate = {"x": (32, 64), "w": (64, 64), "r": (32, 64), "b": (64,)}
+    (rows,) = advice(product_then_gate, gate, {"gm": 4, "gn": 8})
+    assert rows[:2] == ("slice tiles", 2) and "its per-channel vector makes each a whole row of tiles" in rows[2]
+    assert advice(product_then_gate, gate, {"gm": 8, "gn": 8}) == [
+        ("slice tiles", 1, "moved by more cores: a smaller gm, as an instance is one row of tiles already")
+    ]
+    ((cut, _, said),) = advice(scaled_operand, {"x": (32, 64), "w": (64, 64)}, {})
+    assert cut == "slice" and said.endswith("fewer instances, on fewer cores (the knob part does not act here)")
