@@ -19,7 +19,7 @@ help:
 	@echo 'make synth MACHINE=mm_mesh             LUTs, registers, memories and DSPs by block'
 	@echo 'make lockstep MACHINE=mm_mesh           model and gates side by side, every kernel, every cycle'
 	@echo 'make test                              the test suite (under 25 minutes on two cores)'
-	@echo 'make test-models                       what of it needs no gates (two minutes)'
+	@echo 'make test-models                       what of it needs no gates (four minutes)'
 	@echo 'make nightly                           the long regressions'
 	@echo 'make regress [SEED=number]             the long regressions of the RTL alone, ten times the random traffic'
 	@echo 'make golden [GOLDEN=dir]               every golden vector in a directory'
