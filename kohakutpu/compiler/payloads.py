@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
+
+from kohakutpu.formats import e8m15
 from kohakutpu.lang.source import Source
 from kohakutpu.lang.trace import BufferLeaf
 
@@ -17,7 +20,7 @@ from .refusals import CompileError
 from .relayout import Need
 from .stages import ElementwiseStage, Program, RowStage, Stage
 
-ARITHMETIC = 0x7E00  # the NaN that arithmetic makes
+ARITHMETIC = int(e8m15.to_fp16(np.array([e8m15.NAN]))[0])  # the NaN that arithmetic makes, as it is stored
 
 
 def carriers(program: Program, quiet: Collection[str]) -> frozenset[str]:

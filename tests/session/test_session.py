@@ -576,6 +576,16 @@ def test_copies_of_device_tensors_keep_every_pattern(array):
     assert not wrong(session.plan(made, x=array.shape).verify(x=array))
 
 
+def refused_unless_the_host_copies(made, shape, message):
+    """`made(session, **more)` is a model of x, that gives `more` to the kernel in question."""
+    session = on_model()
+    with pytest.raises(SessionError, match=message):
+        session.plan(made(session), x=shape)
+    session = on_model()
+    plan = session.plan(made(session, options=Options(relayout="host")), x=shape)
+    assert not wrong(plan.verify(x=numbers(*shape)))
+
+
 def test_a_tensor_in_tiles_that_may_hold_any_nan_is_not_copied_out_of_them():
     def made(session, **more):
         w, eye, p = (session.pin(name, numbers(*size)) for name, size in (("w", (128, 32)), ("eye", (128, 128)), ("p", (60, 128))))
@@ -587,12 +597,7 @@ def test_a_tensor_in_tiles_that_may_hold_any_nan_is_not_copied_out_of_them():
 
         return model
 
-    session = on_model()
-    with pytest.raises(SessionError, match="matmul_2: z lies in tiles and may hold a NaN other than 0x7e00"):
-        session.plan(made(session), x=(60, 32))
-    session = on_model()
-    plan = session.plan(made(session, options=Options(relayout="host")), x=(60, 32))
-    assert not wrong(plan.verify(x=numbers(60, 32)))
+    refused_unless_the_host_copies(made, (60, 32), "matmul_2: z lies in tiles and may hold a NaN other than 0x7e00")
 
 
 def test_rows_beside_the_tiles_of_a_kernel_need_no_copy():
@@ -618,12 +623,7 @@ def test_an_order_that_a_kernel_cannot_take():
         w = session.pin("w", numbers(32, 32))
         return lambda x: call(added_in_place, x=x, w=w, r=call(softmax, x=x).named("n"), **more)
 
-    session = on_model()
-    with pytest.raises(SessionError, match="added_in_place_1: r=n lies as flat, and that order will not do: .*two byte orders"):
-        session.plan(made(session), x=(12, 32))
-    session = on_model()
-    plan = session.plan(made(session, options=Options(relayout="host")), x=(12, 32))
-    assert not wrong(plan.verify(x=numbers(12, 32)))
+    refused_unless_the_host_copies(made, (12, 32), "added_in_place_1: r=n lies as flat, and that order will not do: .*two byte orders")
 
 
 def test_a_bias_that_is_computed_is_refused():
