@@ -323,7 +323,7 @@ class Compilation:
                     constants[name] = BufferImage(name, "constant", (size,), layout, 1, layout.bytes, 0, fill=pattern)
             elif isinstance(stage, RelayoutStage) and self.options.relayout == "machine":
                 source, target = images[stage.source], images[stage.target]
-                far = relayout.read_bytes(source.layout, target.layout, self.cuts[stage.target]) + (source.copies - 1) * source.stride
+                far = relayout.read_bytes(source, target.layout, self.cuts[stage.target])
                 held = reach.get(stage.source, Reach())
                 reach[stage.source] = Reach(max(held.read, far), held.written)
         order = {"in": 0, "out": 0, "constant": 0, "temp": 1}

@@ -219,11 +219,10 @@ def _blocks(source: Layout, target: Entry) -> int:
     return min(target.columns // KBLOCK, wanted)
 
 
-def read_bytes(source: Layout, target: Entry, cut: Shape) -> int:
-    """Bytes of one copy of the source that are read: the row groups of whole runs, past its last row."""
-    if isinstance(source, Tile):
-        return source.bytes
-    return 2 * target.columns * _ceil(target.rows, LANES * cut.groups)
+def read_bytes(source: BufferImage, target: Entry, cut: Shape) -> int:
+    """How far into the source is read, in bytes, by all copies: the row groups of whole runs, past the last row."""
+    own = source.layout.bytes if isinstance(source.layout, Tile) else 2 * target.columns * _ceil(target.rows, LANES * cut.groups)
+    return own + (source.copies - 1) * source.stride
 
 
 def _ceil(value: int, grain: int) -> int:

@@ -377,8 +377,7 @@ class Planner:
         slot = Slot(name, "copy", image, tensor)
         if cut is not None:
             slot.cleared = not covers(source.image.layout, wanted.layout, cut)
-            far = read_bytes(source.image.layout, wanted.layout, cut) + (source.image.copies - 1) * source.image.stride
-            self._reach(source.name, Reach(far, 0))
+            self._reach(source.name, Reach(read_bytes(source.image, wanted.layout, cut), 0))
             self.dirt.add(name, bool(padding_rows(wanted.layout)) and not cut.clean, None)
         self.orders[key] = self.slots[name] = slot
         first = len(self.accesses)
